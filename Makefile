@@ -35,7 +35,7 @@ oracle: toolchain ## The exporter's windows and the annotator's queries against 
 DEMO := plimsoll-nvml-standin scheduler-extender annotator node-exporter-plus gpushare-device-plugin plimsoll-demo
 
 .PHONY: chart
-chart: toolchain ## The chart says what the kustomization says, by Helm 3 and Helm 4 (Go 1.26; builds them and kustomize when missing)
+chart: toolchain ## What the chart renders by its values, by Helm 3 and Helm 4 (Go 1.26; builds them and kustomize when missing)
 	@scripts/chart.sh
 
 .PHONY: demo
@@ -72,9 +72,10 @@ coverage: toolchain ## Which part of each file the tests run (installs cargo-llv
 	@scripts/coverage.sh
 
 .PHONY: reference
-reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags, fields and metrics, the pictures of both RESULTS.md
+reference: toolchain ## Writes anew what the code gives: JSON schemas, the documents' tables of flags, fields and metrics, the pictures of both RESULTS.md; and what the chart renders (Go 1.26; builds Helm when missing)
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-api --test it schema
 	PLIMSOLL_REGENERATE=1 $(CARGO) test --locked --package plimsoll-deploy --test it reference
+	@scripts/manifests.sh
 
 .PHONY: ui
 ui: ## The extender's page in a real Chromium (Node 20; as root on Debian it installs Chromium when missing)

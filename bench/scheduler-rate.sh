@@ -27,7 +27,7 @@ jq -nc --argjson nodes "$nodes" --arg now "$now" 'range($nodes) | {kind: "Node",
     conditions: [{type: "Ready", status: "True"}]}}' >"$work/nodes.json"
 create "$work/nodes.json"
 # The readings last until the end.
-sed 's/maxAge: 8m/maxAge: 24h/' deploy/base/policy.yaml >"$work/policy.yaml"
+sed 's/maxAge: 8m/maxAge: 24h/' deploy/chart/policies/shipped.yaml >"$work/policy.yaml"
 
 start echo "$bench" echo
 until [ -s "$work/echo.log" ]; do sleep 0.2; done

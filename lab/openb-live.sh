@@ -19,7 +19,7 @@ create "$work/nodes.json"
 create "$work/pods.json"
 pods=$(wc -l <"$work/pods.json")
 start extender target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
-  --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml "${flags[@]}"
+  --kubeconfig "$work/kubeconfig" --policy-file deploy/chart/policies/shipped.yaml "${flags[@]}"
 until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do
   kill -0 "$started" 2>/dev/null || { cat "$work/extender.log" >&2; exit 1; }
   sleep 0.2
@@ -27,7 +27,7 @@ done
 
 sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
   -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
-  deploy/scheduler/kube-scheduler-config.yaml >"$work/scheduler.yaml"
+  deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" --authorization-always-allow-paths=/metrics
 
 count() { # NAME LABEL: of one line of the scheduler's metrics

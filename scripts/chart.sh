@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of deploy/chart: Helm 3, Helm 4 and kustomize render, and what they say is compared. Dashboards are
-# checked by Grafana's schema.
+# The tests of deploy/chart and deploy/manifests: Helm 3 and Helm 4 render, and kustomize takes what they rendered.
+# Dashboards are checked by Grafana's schema.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 KUSTOMIZE=$(scripts/go-program.sh kustomize)

@@ -157,8 +157,8 @@ pub struct Args {
     pub move_for_cards: bool,
 
     /// Evict pods with a process that MPS is to limit and that is no client of it, so that nothing limits it: by the
-    /// report of their node's device plugin (component `gpu-processes`), one a minute on each node at most, through the
-    /// Eviction API. Needs the right to create `pods/eviction`.
+    /// report of their node's device plugin (value `devicePlugin.processes`), one a minute on each node at most,
+    /// through the Eviction API. Needs the right to create `pods/eviction`.
     #[arg(long, env = "PLIMSOLL_EVICT_OUTSIDE_MPS")]
     pub evict_outside_mps: bool,
 

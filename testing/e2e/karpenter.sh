@@ -132,10 +132,10 @@ kubectl wait --for=condition=Established crd --all >/dev/null
 kubectl apply -f "$work/node-pool.yaml" >/dev/null
 
 start extender "$EXTENDER" --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
-  --kubeconfig "$work/kubeconfig" --policy-file deploy/base/policy.yaml
+  --kubeconfig "$work/kubeconfig" --policy-file deploy/chart/policies/shipped.yaml
 until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do sleep 0.2; done
 sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
-  -e 's|leaderElect: true|leaderElect: false|' deploy/scheduler/kube-scheduler-config.yaml >"$work/scheduler.yaml"
+  -e 's|leaderElect: true|leaderElect: false|' deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
 echo 'profiles: [{schedulerName: plimsoll-scheduler}]' >>"$work/scheduler.yaml"
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$(port)"
 # Makes the pods of a Deployment, and nothing else.

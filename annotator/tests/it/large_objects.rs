@@ -32,7 +32,7 @@ async fn stays_within_its_limit(sim: &Sim) {
         });
     }
     annotator.until_metric(events, 3.0 * COUNT as f64).await.unwrap();
-    let limit = memory_limit(include_str!("../../../deploy/base/annotator.yaml")).unwrap();
+    let limit = memory_limit("annotator").unwrap();
     let peak = annotator.peak().unwrap();
     assert!(peak < limit, "{} MiB", peak >> 20);
 }

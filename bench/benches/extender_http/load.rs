@@ -18,7 +18,7 @@ const VERBS: [&str; 3] =
     ["load-aware/filter", "load-aware/prioritize", "gpushare-scheduler/filter"];
 
 /// The policy of `deploy/`, which most clusters have.
-const POLICY: &str = include_str!("../../../deploy/base/policy.yaml");
+const POLICY: &str = include_str!("../../../deploy/chart/policies/shipped.yaml");
 
 /// The extender, with a cluster that it has read.
 pub(super) struct Measured {

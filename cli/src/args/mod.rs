@@ -309,8 +309,8 @@ pub(crate) struct SchedulerConfig {
 const SCHEDULER_CONFIG_EXAMPLES: &str = "\
 Examples:
   # The configurations that are shipped
-  plimsoll scheduler-config --policy deploy/base/policy.yaml --gpu
-  plimsoll scheduler-config --policy deploy/base/policy.yaml        # for clusters without GPU nodes
+  plimsoll scheduler-config --policy deploy/chart/policies/shipped.yaml --gpu
+  plimsoll scheduler-config --policy deploy/chart/policies/shipped.yaml    # without GPU nodes
 
   # On a kubeadm control plane
   plimsoll scheduler-config --policy policy.yaml --gpu > kube-scheduler-config.yaml

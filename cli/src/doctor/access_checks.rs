@@ -145,8 +145,8 @@ pub(super) const GUARDS: [Guard; 15] = [
 /// What to do about a policy that is not as it is shipped.
 const APPLY: &str = "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k";
 
-/// What to do about a policy that the component `from-gpushare` lifts.
-const MOVE: &str = "the component from-gpushare does this for the time of a move: take it out once gpushare is gone \
+/// What to do about a policy that the value `fromGpushare` lifts.
+const MOVE: &str = "the value fromGpushare does this for the time of a move: take it out once gpushare is gone \
                     (docs/migrate.md); without it, apply Plimsoll's manifests again";
 /// The match condition by which that component lets gpushare's accounts write claims.
 const FOR_GPUSHARE: &str = "by-others-than-gpushare";
@@ -199,7 +199,7 @@ fn is_installed(part: Part, facts: &Facts) -> bool {
     }
 }
 
-/// Finds a fault; a warning where the component `from-gpushare` lifts the policy for the time of a move.
+/// Finds a fault; a warning where the value `fromGpushare` lifts the policy for the time of a move.
 fn find(guard: &Guard, what: String, found: &mut Findings) {
     let is_lifted = ["plimsoll-node-name", "plimsoll-scheduler-name"].contains(&guard.name);
     if is_lifted { found.warn(what, MOVE) } else { found.fail(what, APPLY) }

@@ -388,7 +388,7 @@ pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
              /etc/nvidia-container-runtime/config.toml",
         ),
         Some(_) => found.unknown(
-            "no GPU operator tells the setting of NVIDIA's runtime, and without the component gpu-processes \
+            "no GPU operator tells the setting of NVIDIA's runtime, and without the value devicePlugin.processes \
              nothing looks for containers on cards that are not theirs",
             "is accept-nvidia-visible-devices-envvar-when-unprivileged = false in each GPU node's \
              /etc/nvidia-container-runtime/config.toml (docs/install.md#what-they-need)?",

@@ -28,7 +28,7 @@ use crate::doctor::certificates::end_of;
 use crate::format::{differences, printable, printable_lines};
 
 /// The configuration for the policy that is shipped.
-const SHIPPED: &str = include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
+const SHIPPED: &str = include_str!("../../../deploy/chart/kube-scheduler/shipped.yaml");
 /// How long before its end a certificate is warned of, in hours.
 const WARNED: i64 = 30 * 24;
 

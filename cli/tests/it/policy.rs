@@ -10,7 +10,7 @@ use crate::command::{PLIMSOLL, Run, assert_golden, run, run_as};
 
 /// The policy that is shipped.
 fn shipped() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base/policy.yaml")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/chart/policies/shipped.yaml")
 }
 
 /// Every field of our own kind.

@@ -33,22 +33,11 @@ const CRANES: &[&str] = &["--scheduler-name", "crane-scheduler"];
 
 #[test]
 fn shipped_configurations_are_those_of_the_shipped_policies() {
-    let [shipped, crane] = ["base/policy.yaml", "components/crane-policy/policy.yaml"];
+    let [shipped, crane] = ["chart/policies/shipped.yaml", "chart/policies/crane.yaml"];
     for (policy, kept, flags) in [
-        (shipped, "scheduler/kube-scheduler-config.yaml", &["--gpu"][..]),
-        (shipped, "scheduler/without-gpus.yaml", &[]),
-        (
-            crane,
-            "components/crane-policy/kube-scheduler-config.yaml",
-            &["--gpu", CRANES[0], CRANES[1]],
-        ),
-        (shipped, "components/second-scheduler/config.yaml", &["--gpu", "--in-cluster"]),
-        (shipped, "chart/kube-scheduler/shipped.yaml", &["--gpu", "--in-cluster"]),
-        (
-            crane,
-            "chart/kube-scheduler/crane.yaml",
-            &["--gpu", "--in-cluster", CRANES[0], CRANES[1]],
-        ),
+        (shipped, "chart/kube-scheduler/shipped.yaml", &["--gpu"][..]),
+        (shipped, "chart/kube-scheduler/without-gpus.yaml", &[]),
+        (crane, "chart/kube-scheduler/crane.yaml", &["--gpu", CRANES[0], CRANES[1]]),
     ] {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
         let policy = deploy.join(policy);
@@ -62,6 +51,20 @@ fn shipped_configurations_are_those_of_the_shipped_policies() {
         let text = std::fs::read_to_string(&kept).unwrap_or_default();
         assert_eq!(text, written, "{}", kept.display());
     }
+}
+
+/// The chart makes it of the other configuration.
+#[test]
+fn the_configuration_in_the_cluster_is_the_one_that_the_command_writes() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let policy = deploy.join("chart/policies/shipped.yaml");
+    let args = ["scheduler-config", "--gpu", "--in-cluster", "--policy"].map(OsStr::new);
+    let written = written(run(args.into_iter().chain([policy.as_os_str()])));
+    let manifests = std::fs::read_to_string(deploy.join("manifests/second/plimsoll.yaml")).unwrap();
+    let objects: Vec<serde_json::Value> = serde_saphyr::from_multiple(&manifests).unwrap();
+    let mut objects = objects.iter().filter(|object| object["kind"] == "ConfigMap");
+    let map = objects.find(|object| object["metadata"]["name"] == "kube-scheduler").unwrap();
+    assert_eq!(map["data"]["config.yaml"], written);
 }
 
 #[test]

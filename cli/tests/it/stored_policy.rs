@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::command::json as parsed;
 use crate::world::{BINDINGS, Extender, World};
 
-const SHIPPED: &str = include_str!("../../../deploy/base/policy.yaml");
+const SHIPPED: &str = include_str!("../../../deploy/chart/policies/shipped.yaml");
 
 fn stored(policy: &str, annotations: &Value) -> World {
     let map = json!({

@@ -1,13 +1,18 @@
-{{- /* Adds the values that are missing: (list VALUES DEFAULTS). After `helm upgrade --reuse-values` those that the last release did not have
-are, since Helm then takes the values of that release for the chart's. What is in these maps may be meant to be missing. Every template begins
-with it. */ -}}
+{{- /* Adds the values that are missing. After `helm upgrade --reuse-values` those that the last release did not have are, since Helm then takes
+the values of that release for the chart's. Every template begins with it. Templates cannot read values.yaml, so `make reference` writes it as
+defaults.json. */ -}}
 {{- define "plimsoll.complete" -}}
+{{- include "plimsoll.add" (list .Values (.Files.Get "defaults.json" | fromJson)) }}
+{{- end }}
+
+{{- /* What is in the maps that are named here may be meant to be missing: (list VALUES DEFAULTS). */ -}}
+{{- define "plimsoll.add" -}}
 {{- $values := index . 0 }}
 {{- range $key, $default := index . 1 }}
 {{- if not (hasKey $values $key) }}
 {{- $_ := set $values $key $default }}
 {{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "probeResources" "nodeSelector" "env"))) }}
-{{- include "plimsoll.complete" (list (get $values $key) $default) }}
+{{- include "plimsoll.add" (list (get $values $key) $default) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -17,12 +22,21 @@ with it. */ -}}
 {{ .Values.nodeAgents.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{- /* The labels of an object: (list $ NAME). NAME is "" for an object of no program. */ -}}
+{{- /* The namespace of a program: (list $ PROGRAM). */ -}}
+{{- define "plimsoll.namespace" -}}
+{{- $isAgent := has (index . 1) (list "gpushare-device-plugin" "mps-control-daemon" "node-exporter-plus" "node-exporter-plus-gpu") }}
+{{- if $isAgent }}{{ include "plimsoll.nodeAgents" (index . 0) }}{{ else }}{{ (index . 0).Release.Namespace }}{{ end }}
+{{- end }}
+
+{{- /* The name of a program's service account: (list $ PROGRAM). */ -}}
+{{- define "plimsoll.user" -}}
+system:serviceaccount:{{ include "plimsoll.namespace" . }}:{{ index . 1 }}
+{{- end }}
+
+{{- /* The labels of an object: (list $ NAME). */ -}}
 {{- define "plimsoll.labels" -}}
 {{- $root := index . 0 }}
-{{- with index . 1 }}
-{{- include "plimsoll.component" . }}app.kubernetes.io/name: {{ . }}
-{{ end -}}
+{{- include "plimsoll.component" (index . 1) }}app.kubernetes.io/name: {{ index . 1 }}
 app.kubernetes.io/part-of: plimsoll
 app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
@@ -31,6 +45,126 @@ helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version | replace "+" "_" }
 {{- with $root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- end }}
+
+{{- /* An object up to its labels: (list $ APIVERSION KIND NAME NAMESPACE LABEL). NAMESPACE is "" for objects that have none. */ -}}
+{{- define "plimsoll.object" -}}
+apiVersion: {{ index . 1 }}
+kind: {{ index . 2 }}
+metadata:
+  name: {{ index . 3 }}
+  {{- with index . 4 }}
+  namespace: {{ . }}
+  {{- end }}
+  labels: {{- include "plimsoll.labels" (list (index . 0) (index . 5)) | nindent 4 }}
+{{- end }}
+
+{{- /* An object that is named as its program, in the program's namespace: (list $ APIVERSION KIND PROGRAM). */ -}}
+{{- define "plimsoll.own" -}}
+{{- $namespace := include "plimsoll.namespace" (list (index . 0) (index . 3)) }}
+{{- include "plimsoll.object" (list (index . 0) (index . 1) (index . 2) (index . 3) $namespace (index . 3)) }}
+{{- end }}
+
+{{- /* A program's service account: (list $ PROGRAM). Only pods that say so get its token. */ -}}
+{{- define "plimsoll.account" -}}
+{{ include "plimsoll.own" (list (index . 0) "v1" "ServiceAccount" (index . 1)) }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{- /* Gives a program's account a role in a namespace, or with "" everywhere: (list $ PROGRAM NAME NAMESPACE KIND ROLE), the last two being the
+role's. Begins a document, and so do the next ones. */ -}}
+{{- define "plimsoll.binding" }}
+---
+{{ include "plimsoll.object" (list (index . 0) "rbac.authorization.k8s.io/v1" (empty (index . 3) | ternary "ClusterRoleBinding" "RoleBinding") (index . 2) (index . 3) (index . 1)) }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ index . 4 }}
+  name: {{ index . 5 }}
+subjects:
+- kind: ServiceAccount
+  name: {{ index . 1 }}
+  namespace: {{ include "plimsoll.namespace" . }}
+{{- end }}
+
+{{- /* A ClusterRole up to its rules, bound to the program: (list $ PROGRAM NAME). */ -}}
+{{- define "plimsoll.clusterRole" }}
+{{- include "plimsoll.binding" (list (index . 0) (index . 1) (index . 2) "" "ClusterRole" (index . 2)) }}
+---
+{{ include "plimsoll.object" (list (index . 0) "rbac.authorization.k8s.io/v1" "ClusterRole" (index . 2) "" (index . 1)) }}
+rules:
+{{- end }}
+
+{{- /* A Role up to its rules, bound to the program: (list $ PROGRAM NAME NAMESPACE). */ -}}
+{{- define "plimsoll.role" }}
+{{- include "plimsoll.binding" (list (index . 0) (index . 1) (index . 2) (index . 3) "Role" (index . 2)) }}
+---
+{{ include "plimsoll.object" (list (index . 0) "rbac.authorization.k8s.io/v1" "Role" (index . 2) (index . 3) (index . 1)) }}
+rules:
+{{- end }}
+
+{{- /* A drain of several nodes takes one replica at a time: (list $ PROGRAM). */ -}}
+{{- define "plimsoll.budget" }}
+---
+{{ include "plimsoll.own" (list (index . 0) "policy/v1" "PodDisruptionBudget" (index . 1)) }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 6 }}
+{{- end }}
+
+{{- /* An admission policy up to its first resourceRules, and its binding: (list $ NAME LABEL GROUP OPERATIONS RESOURCES ACTIONS). */ -}}
+{{- define "plimsoll.policy" }}
+---
+{{ include "plimsoll.object" (list (index . 0) "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" (index . 1) "" (index . 2)) }}
+spec:
+  policyName: {{ index . 1 }}
+  validationActions: {{ index . 6 | toJson }}
+---
+{{ include "plimsoll.object" (list (index . 0) "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicy" (index . 1) "" (index . 2)) }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [{{ index . 3 | quote }}]
+      apiVersions: [v1]
+      operations: [{{ index . 4 }}]
+      resources: [{{ index . 5 }}]
+{{- end }}
+
+{{- /* In CEL: the keys of a pod's claim, and of Aliyun's annotations that tell the same. */ -}}
+{{- define "plimsoll.claimKeys" -}}
+['{{ .Values.names.annotationPrefix }}/gpu-claim', 'scheduler.framework.gpushare.allocation', 'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_ASSIGNED', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME']
+{{- end }}
+
+{{- /* In CEL: whether `container` asks for GPU memory. */ -}}
+{{- define "plimsoll.asks" -}}
+has(container.resources) && ( (has(container.resources.limits) && '{{ .Values.names.gpuResource }}' in container.resources.limits) || (has(container.resources.requests) && '{{ .Values.names.gpuResource }}' in container.resources.requests))
+{{- end }}
+
+{{- /* In CEL: whether a pod of 256 containers and 256 init containers at most asks for GPU memory. */ -}}
+{{- define "plimsoll.podAsks" -}}
+(has(object.spec.containers) && object.spec.containers.size() <= 256 && object.spec.containers.exists(container, {{ include "plimsoll.asks" . }})) || (has(object.spec.initContainers) && object.spec.initContainers.size() <= 256 && object.spec.initContainers.exists(container, {{ include "plimsoll.asks" . }}))
+{{- end }}
+
+{{- /* Variables of an admission policy: which annotations a write changes. The time for a loop grows with the square of its turns. */ -}}
+{{- define "plimsoll.changed" }}
+  - name: new
+    expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+  - name: old
+    expression: "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
+  - name: few
+    expression: variables.new.size() <= 1000 && variables.old.size() <= 1000
+  - name: changed
+    expression: >-
+      !(variables.new.size() <= 1000 && variables.old.size() <= 1000) ? [] :
+      variables.new.filter(key, !(key in variables.old && variables.old[key] == variables.new[key])) +
+      variables.old.filter(key, !(key in variables.new))
+{{- end }}
+
+{{- /* A variable of an admission policy: the node of the pod that the device plugin's token is bound to. Empty where it is bound to none. */ -}}
+{{- define "plimsoll.ownNode" }}
+  - name: ownNode
+    expression: "request.userInfo.?extra[?'authentication.kubernetes.io/node-name'][?0].orValue('')"
 {{- end }}
 
 {{- /* The labels by which the pods of a program are found. They never change: a workload's selector cannot. */ -}}
@@ -43,7 +177,9 @@ app.kubernetes.io/part-of: plimsoll
 {{- define "plimsoll.podMetadata" -}}
 {{- $values := index . 1 -}}
 labels:
-  {{- include "plimsoll.component" (index . 0) | trim | nindent 2 }}
+  {{- with include "plimsoll.component" (index . 0) | trim }}
+  {{- nindent 2 . }}
+  {{- end }}
   {{- include "plimsoll.selector" (index . 0) | nindent 2 }}
   {{- with $values.podLabels }}
   {{- toYaml . | nindent 2 }}
@@ -53,20 +189,71 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* The image of a program: (list $ NAME). */ -}}
-{{- define "plimsoll.image" -}}
-{{- $image := (index . 0).Values.image }}
-{{- printf "%s/%s:%s" $image.registry (index . 1) ($image.tag | default (index . 0).Chart.AppVersion) }}
-{{- end }}
-
-{{- /* Lines of a pod's spec: imagePullSecrets, where there are some. */ -}}
-{{- define "plimsoll.pullSecrets" }}
-{{- with .Values.image.pullSecrets }}
+{{- /* Lines of a pod's spec that values may change: (list $ its values). */ -}}
+{{- define "plimsoll.pod" }}
+      enableServiceLinks: false
+      {{- with (index . 0).Values.image.pullSecrets }}
       imagePullSecrets:
       {{- range . }}
       - name: {{ . }}
       {{- end }}
+      {{- end }}
+      {{- with (index . 1).priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+      tolerations: {{- toYaml (index . 1).tolerations | nindent 8 }}
 {{- end }}
+
+{{- /* Lines of the spec of pods that run twice, on two nodes where there are two: (list $ PROGRAM its values). */ -}}
+{{- define "plimsoll.replicas" }}
+      serviceAccountName: {{ index . 1 }}
+      automountServiceAccountToken: true
+      {{- include "plimsoll.pod" (list (index . 0) (index . 2)) }}
+      topologySpreadConstraints:
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: ScheduleAnyway
+        labelSelector:
+          matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 12 }}
+{{- end }}
+
+{{- /* Lines of a container: its image, of one of the programs: (list $ NAME). */ -}}
+{{- define "plimsoll.image" }}
+{{- $image := (index . 0).Values.image }}
+        image: {{ $image.registry }}/{{ index . 1 }}:{{ $image.tag | default (index . 0).Chart.AppVersion }}
+        imagePullPolicy: {{ $image.pullPolicy }}
+{{- end }}
+
+{{- /* Lines of a container that needs no rights. */ -}}
+{{- define "plimsoll.confined" }}
+          allowPrivilegeEscalation: false
+          readOnlyRootFilesystem: true
+          capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* Lines of a container: its probes at the admin port: (list PERIOD DELAY PERIOD), the last two being those of readiness. */ -}}
+{{- define "plimsoll.probes" }}
+        livenessProbe:
+          httpGet: {path: /livez, port: admin}
+          periodSeconds: {{ index . 0 }}
+          timeoutSeconds: 3
+          failureThreshold: 3
+        readinessProbe:
+          httpGet: {path: /readyz, port: admin}
+          initialDelaySeconds: {{ index . 1 }}
+          periodSeconds: {{ index . 2 }}
+          timeoutSeconds: 2
+          failureThreshold: 2
+{{- end }}
+
+{{- /* A source of a projected volume: (list SECRET KEY...). Files of it are readable for the pod's user, and follow changes. */ -}}
+{{- define "plimsoll.secret" }}
+          - secret:
+              name: {{ first . }}
+              items:
+              {{- range rest . }}
+              - {key: {{ . }}, path: {{ . }}}
+              {{- end }}
 {{- end }}
 
 {{- /* Sets the variables of names that are not the programs' own: (list $ VARIABLES). */ -}}
@@ -198,9 +385,7 @@ there. */ -}}
 
 {{- /* A line with the label of a program, whatever its workloads are called; nothing for what is none. */ -}}
 {{- define "plimsoll.component" -}}
-{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" }}
-{{- $_ := set $components "node-exporter-plus" "exporter" }}
-{{- $_ := set $components "node-exporter-plus-gpu" "exporter" }}
+{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" "node-exporter-plus" "exporter" "node-exporter-plus-gpu" "exporter" }}
 {{- with get $components . }}app.kubernetes.io/component: {{ . }}
 {{ end -}}
 {{- end }}
@@ -216,15 +401,21 @@ there. */ -}}
 {{- end }}
 {{- end }}
 
-{{- /* The KubeSchedulerConfiguration of scheduler.mode second. */ -}}
+{{- /* The KubeSchedulerConfiguration of scheduler.mode second: that of a control plane, with another Lease and name, and over TLS. */ -}}
 {{- define "plimsoll.schedulerConfiguration" -}}
-{{- $ns := .Release.Namespace }}
 {{- $text := .Values.scheduler.configuration }}
 {{- if not $text }}
-{{- /* As for the namespace plimsoll. */ -}}
 {{- $text = .Files.Get (printf "kube-scheduler/%s.yaml" (.Values.policy.crane | ternary "crane" "shipped")) }}
-{{- $text = $text | replace "scheduler-extender.plimsoll.svc" (printf "scheduler-extender.%s.svc" $ns) }}
-{{- $text = $text | replace "resourceNamespace: plimsoll\n" (printf "resourceNamespace: %s\n" $ns) }}
+{{- $head := "# What the kube-scheduler that runs in the cluster beside the provider's needs to know of Plimsoll (docs/schedulers.md).\n# After a change of the policy's limits, weights, namespaces or scale: plimsoll scheduler-config --in-cluster --policy FILE\n" }}
+{{- $text = regexReplaceAll "(?s)^.*?apiVersion: " $text (print $head "apiVersion: ") }}
+{{- $text = regexReplaceAll "(?s)(# [^\n]*\n)?clientConnection:.*?leaderElection:\n" $text "leaderElection:\n" }}
+{{- $lease := printf "leaderElect: true\n  # Its own. The provider's is kube-system/kube-scheduler, the default: who holds that one keeps the provider's from scheduling.\n  resourceName: plimsoll-scheduler\n  resourceNamespace: %s\n" .Release.Namespace }}
+{{- $profiles := "profiles:\n# The pods that name it in spec.schedulerName, and no others.\n- schedulerName: plimsoll-scheduler\n" }}
+{{- $text = regexReplaceAll "(?s)profiles:.*?- schedulerName: default-scheduler\n" $text "" | replace "leaderElect: true\n" (print $lease $profiles) }}
+{{- $host := printf "scheduler-extender.%s.svc" .Release.Namespace }}
+{{- $folder := "/etc/kubernetes/plimsoll" }}
+{{- $tls := printf "\n  enableHTTPS: true\n  tlsConfig:\n    serverName: %s\n    caFile: %s/ca.crt\n    certFile: %s/tls.crt\n    keyFile: %s/tls.key" $host $folder $folder $folder }}
+{{- $text = regexReplaceAll "http://scheduler-extender[.]plimsoll[.]svc(:[0-9]+/[a-z-]+)" $text (printf "https://%s${1}%s" $host $tls) }}
 {{- $text = $text | replace "aliyun.com/gpu-mem" .Values.names.gpuResource }}
 {{- end }}
 {{- $text }}

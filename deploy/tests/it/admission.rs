@@ -10,25 +10,25 @@ use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
 use placement::names::{Names, aliyun};
 use serde_json::Value;
 
-use crate::manifests::{of_kind, read, strings, yaml};
+use crate::manifests::{Manifests, of_kind, read, strings, yaml};
 
-/// The policies that components bring.
-const OF_COMPONENTS: [&str; 2] =
-    ["components/second-scheduler/policy.yaml", "components/unhealthy-gpus/policy.yaml"];
-
-/// Every object of `deploy/admission`.
-fn shipped() -> Vec<Value> {
-    let files = strings(&yaml("admission/kustomization.yaml")["resources"]);
-    files.iter().flat_map(|file| documents(&format!("admission/{file}"))).collect()
+/// The policies of a mode, and their bindings.
+fn of_mode(mode: &str) -> Vec<Value> {
+    let kinds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+    kinds.iter().flat_map(|kind| Manifests::of_mode(mode).of_kind(kind)).collect()
 }
 
 fn documents(file: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&read(file)).expect("YAML")
 }
 
-/// Those objects, and the policies of components with their bindings.
+/// Those of the mode that has all, and of `devicePlugin.unhealthyConfigMaps`.
 fn objects() -> Vec<Value> {
-    shipped().into_iter().chain(OF_COMPONENTS.into_iter().flat_map(documents)).collect()
+    let unhealthy = documents("tests/rendered/unhealthy-gpus.yaml");
+    let policies = unhealthy.into_iter().filter(|object| {
+        object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmission"))
+    });
+    of_mode("second").into_iter().chain(policies).collect()
 }
 
 fn policies() -> Vec<ValidatingAdmissionPolicy> {
@@ -67,10 +67,8 @@ fn objects_without_namespace_carry_the_label_by_which_they_are_found() {
         assert!(metadata["namespace"].is_null(), "{metadata}");
         assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
     }
-    assert_eq!(shipped().len(), 26);
-    assert!(yaml("admission/kustomization.yaml")["namespace"].is_null());
-    let all = strings(&yaml("kustomization.yaml")["resources"]);
-    assert_eq!(all, ["base", "admission", "flow"]);
+    assert_eq!(of_mode("external").len(), 26);
+    assert_eq!(of_mode("none").len(), 4, "of the annotator");
 }
 
 /// The texts in single quotes of the only list of a policy that has this one.
@@ -437,49 +435,9 @@ fn policies_about_everybodys_writes_compare_no_whole_objects() {
     }
 }
 
-/// Each condition must hold for the policy to apply, so that one more exempts more accounts. The other patches have the
-/// device plugin place pods, and let pods name their node and another scheduler.
+/// The shipped policy and right let the device plugin write the number of cards and the condition.
 #[test]
-fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_unclaimed_pods() {
-    let kustomization = yaml("components/from-gpushare/kustomization.yaml");
-    assert_eq!(strings(&kustomization["components"]), ["../gpu-count"]);
-    let patches = kustomization["patches"].clone();
-    let [plugin, patch, names] = &patches.as_array().expect("patches")[..] else {
-        panic!("{patches}")
-    };
-    let plugin =
-        yaml(&format!("components/from-gpushare/{}", plugin["path"].as_str().expect("a path")));
-    let placing = serde_json::json!([{ "name": "PLIMSOLL_UNCLAIMED_PODS", "value": "place" }]);
-    assert_eq!(plugin["spec"]["template"]["spec"]["containers"][0]["env"], placing);
-    assert_eq!(patch["target"]["name"], "plimsoll-claims");
-    let operation = only_operation(patch);
-    assert_eq!(
-        (&operation["op"], &operation["path"]),
-        (&"add".into(), &"/spec/matchConditions/-".into())
-    );
-    let expression = operation["value"]["expression"].as_str().expect("an expression");
-    assert!(expression.starts_with("!(request.userInfo.username in ["), "{expression}");
-    let binding = serde_json::json!({"kind": "ValidatingAdmissionPolicyBinding", "name": "plimsoll-(node|scheduler)-name"});
-    assert_eq!(names["target"], binding);
-    let audited = serde_json::json!({
-        "op": "replace", "path": "/spec/validationActions", "value": ["Audit"]
-    });
-    assert_eq!(only_operation(names), audited);
-}
-
-fn only_operation(patch: &Value) -> Value {
-    let operations: Value =
-        serde_saphyr::from_str(patch["patch"].as_str().expect("a text")).expect("YAML");
-    let [operation] = &operations.as_array().expect("a list")[..] else { panic!("{operations}") };
-    operation.clone()
-}
-
-/// The shipped policy and right let the device plugin write the number.
-#[test]
-fn gpu_count_sets_a_flag_alone() {
-    let kustomization = yaml("components/gpu-count/kustomization.yaml");
-    assert!(kustomization["resources"].is_null());
-    assert_eq!(kustomization["patches"].as_array().expect("patches").len(), 1);
+fn the_policies_of_a_node_are_about_the_node_and_its_status() {
     assert_eq!(resources_of("plimsoll-device-plugin-nodes"), ["nodes"]);
     assert_eq!(resources_of("plimsoll-device-plugin-node-status"), ["nodes/status"]);
 }
@@ -500,9 +458,9 @@ fn resources_of(name: &str) -> Vec<String> {
 /// Who is refused, beside what the API server tries in `testing/e2e`: an empty name is the provider's scheduler's, and
 /// where Plimsoll configures the cluster's own scheduler the policy is not there.
 #[test]
-fn the_policy_of_the_scheduler_is_in_no_kustomization_but_the_components() {
+fn the_policy_of_the_scheduler_is_there_where_plimsoll_has_one_of_its_own() {
     let name = "plimsoll-scheduler-name";
-    assert!(shipped().iter().all(|object| object["metadata"]["name"] != name));
+    assert!(of_mode("external").iter().all(|object| object["metadata"]["name"] != name));
     assert_eq!(resources_of(name), ["pods"]);
     let text = policy(name);
     let conditions = ["names-another-scheduler", "by-others-than-kubelets", "asks-for-gpu-memory"];

@@ -44,7 +44,8 @@ fn every_port_is_documented() {
 fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
     let text = document("install.md");
     let names = Names::default();
-    let policy = placement::policy::LoadPolicy::from_yaml(&read("base/policy.yaml")).unwrap();
+    let policy =
+        placement::policy::LoadPolicy::from_yaml(&read("chart/policies/shipped.yaml")).unwrap();
     let metrics = policy.sync.iter().map(|rule| rule.metric.as_str().to_owned());
     for key in metrics.chain([HOT_VALUE.to_owned(), names.cards(), names.share()]) {
         assert!(text.contains(&format!("{key}- ")) || text.contains(&format!("{key}-\n")), "{key}");

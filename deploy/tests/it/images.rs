@@ -7,9 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::manifests::{
-    PROGRAMS, REGISTRY, container, gpu_probe, pod, ports, read, strings, workload, yaml,
-};
+use crate::manifests::{PROGRAMS, REGISTRY, container, gpu_probe, pod, ports, read, strings};
 use crate::repository::root;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -24,16 +22,6 @@ fn every_image_has_the_tag_of_this_version() {
     let copied = "COPY bin/gpu-probe /usr/local/bin/".to_owned();
     assert!(stage("node-exporter-plus").contains(&copied), "{copied}");
     assert_eq!(strings(&gpu_probe()["command"]), ["/usr/local/bin/gpu-probe"]);
-}
-
-#[test]
-fn one_list_names_every_image_so_that_a_tag_is_set_in_one_place() {
-    let kustomization = yaml("kustomization.yaml");
-    let images = kustomization["images"].as_array().unwrap();
-    let mut names: Vec<_> = images.iter().map(|image| image["name"].as_str().unwrap()).collect();
-    names.sort_unstable();
-    assert_eq!(names, PROGRAMS.map(|program| format!("{REGISTRY}/{program}")));
-    assert!(images.iter().all(|image| image["newTag"] == VERSION));
 }
 
 /// The lines of the Dockerfile's stage that is named as the program.
@@ -71,7 +59,7 @@ fn images_and_manifests_agree_on_users_and_ports() {
     }
 }
 
-/// Every image of the base, of the components and of the samples.
+/// Every image of the rendered manifests and of the samples.
 fn named_images(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -88,7 +76,7 @@ fn named_images(folder: &Path, found: &mut Vec<String>) {
 #[test]
 fn no_image_is_at_a_name_that_somebody_else_could_own() {
     let mut images = Vec::new();
-    for folder in ["base", "components", "samples"] {
+    for folder in ["manifests", "tests/rendered", "samples"] {
         named_images(&deploy::folder().join(folder), &mut images);
     }
     assert!(images.len() > 6, "{images:?}");
@@ -97,25 +85,6 @@ fn no_image_is_at_a_name_that_somebody_else_could_own() {
     for image in images {
         let host = image.split('/').next().unwrap();
         assert!(host == REGISTRY || theirs.contains(&host), "{image}");
-    }
-}
-
-#[test]
-fn the_setting_of_the_registry_reaches_every_workload_and_init_container() {
-    let component = yaml("registry/kustomization.yaml");
-    let targets = component["replacements"][0]["targets"].as_array().unwrap();
-    for program in PROGRAMS {
-        let workload = workload(program);
-        let target = targets.iter().find(|target| {
-            let name = target["select"]["name"].as_str().unwrap();
-            target["select"]["kind"] == workload["kind"]
-                && name.trim_end_matches(".*") == workload["metadata"]["name"]
-        });
-        let paths = strings(&target.expect(program)["fieldPaths"]);
-        assert!(paths.contains(&"spec.template.spec.containers.*.image".to_owned()), "{program}");
-        let starts = !pod(program)["initContainers"].is_null();
-        let path = "spec.template.spec.initContainers.*.image".to_owned();
-        assert_eq!(paths.contains(&path), starts, "{program}");
     }
 }
 

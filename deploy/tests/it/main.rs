@@ -5,9 +5,9 @@
 
 mod admission;
 mod autoscalers;
+mod certificates;
 mod chart;
 mod commands;
-mod components;
 mod descheduler;
 mod documents;
 mod events_and_logs;

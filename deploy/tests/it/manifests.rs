@@ -1,6 +1,8 @@
-//! Reads the YAML of `deploy/base` in the order of its kustomization, and finds the parts that tests look at.
+//! Reads the objects that Helm renders from the chart, and finds the parts that tests look at. Those of each
+//! `scheduler.mode` are kept in `deploy/manifests`; the functions here are about the mode `external`.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
@@ -11,6 +13,9 @@ pub(crate) const PROGRAMS: [&str; 4] =
 /// Where the shipped manifests have the images: a name that no server can have.
 pub(crate) const REGISTRY: &str = "plimsoll.invalid";
 
+/// Where the MPS daemon is kept, which no mode has by itself.
+const MPS: &str = "tests/rendered/mps-control-daemon.yaml";
+
 /// A file of `deploy/`, as text.
 pub(crate) fn read(path: &str) -> String {
     let path = deploy::folder().join(path);
@@ -19,46 +24,99 @@ pub(crate) fn read(path: &str) -> String {
 
 /// One YAML document of `deploy/`.
 pub(crate) fn yaml(path: &str) -> Value {
-    parse_one(path, &read(path))
+    serde_saphyr::from_str(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every object that `deploy/base/kustomization.yaml` lists.
+/// Objects that were rendered together.
+pub(crate) struct Manifests(Vec<Value>);
+
+impl Manifests {
+    /// Those of a `scheduler.mode`.
+    pub(crate) fn of_mode(mode: &str) -> Self {
+        Self::of_text(&read(&format!("manifests/{mode}/plimsoll.yaml")))
+    }
+
+    /// The MPS daemon and what belongs to it, with `mps.exclusive`.
+    pub(crate) fn of_mps() -> Self {
+        Self::of_text(&read(MPS))
+    }
+
+    pub(crate) fn of_text(text: &str) -> Self {
+        // Strict about duplicate keys, as the API server is.
+        let all: Vec<Value> =
+            serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}"));
+        Self(all.into_iter().filter(|object| !object.is_null()).collect())
+    }
+
+    pub(crate) fn objects(&self) -> &[Value] {
+        &self.0
+    }
+
+    /// The objects of one kind.
+    pub(crate) fn of_kind(&self, kind: &str) -> Vec<Value> {
+        self.0.iter().filter(|object| object["kind"] == kind).cloned().collect()
+    }
+
+    /// The only object with this kind and name.
+    pub(crate) fn object(&self, kind: &str, name: &str) -> Value {
+        let mut found = self.of_kind(kind);
+        found.retain(|object| object["metadata"]["name"] == name);
+        assert_eq!(found.len(), 1, "{kind} {name}");
+        found.remove(0)
+    }
+
+    pub(crate) fn has(&self, kind: &str, name: &str) -> bool {
+        self.0.iter().any(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+    }
+
+    /// The Deployment or DaemonSet of this name.
+    pub(crate) fn workload(&self, name: &str) -> Value {
+        let mut found: Vec<_> = self
+            .0
+            .iter()
+            .filter(|object| {
+                !object["spec"]["template"].is_null() && object["metadata"]["name"] == name
+            })
+            .collect();
+        assert_eq!(found.len(), 1, "workloads named {name}");
+        found.remove(0).clone()
+    }
+
+    /// Whether there is a workload of this name.
+    pub(crate) fn runs(&self, name: &str) -> bool {
+        self.has("Deployment", name) || self.has("DaemonSet", name)
+    }
+
+    /// The pod that a workload makes.
+    pub(crate) fn pod(&self, name: &str) -> Value {
+        self.workload(name)["spec"]["template"]["spec"].clone()
+    }
+
+    /// The first container of a workload's pod.
+    pub(crate) fn container(&self, name: &str) -> Value {
+        self.pod(name)["containers"][0].clone()
+    }
+}
+
+static EXTERNAL: LazyLock<Manifests> = LazyLock::new(|| Manifests::of_mode("external"));
+
 pub(crate) fn objects() -> Vec<Value> {
-    let kustomization = yaml("base/kustomization.yaml");
-    let files = kustomization["resources"].as_array().expect("a list of resources");
-    files.iter().flat_map(|file| documents(file.as_str().expect("a file name"))).collect()
-}
-
-fn documents(file: &str) -> Vec<Value> {
-    let text = read(&format!("base/{file}"));
-    // Strict about duplicate keys, as the API server is.
-    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
-}
-
-fn parse_one(path: &str, text: &str) -> Value {
-    serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{path}: {error}"))
+    EXTERNAL.objects().to_vec()
 }
 
 /// The objects of one kind.
 pub(crate) fn of_kind(kind: &str) -> Vec<Value> {
-    objects().into_iter().filter(|object| object["kind"] == kind).collect()
+    EXTERNAL.of_kind(kind)
 }
 
 /// The Deployment or DaemonSet of a program.
 pub(crate) fn workload(program: &str) -> Value {
-    let mut found: Vec<_> = objects()
-        .into_iter()
-        .filter(|object| {
-            !object["spec"]["template"].is_null() && object["metadata"]["name"] == program
-        })
-        .collect();
-    assert_eq!(found.len(), 1, "workloads named {program}");
-    found.remove(0)
+    EXTERNAL.workload(program)
 }
 
 /// The pod that a program's workload makes.
 pub(crate) fn pod(program: &str) -> Value {
-    workload(program)["spec"]["template"]["spec"].clone()
+    EXTERNAL.pod(program)
 }
 
 /// The container of a program in its pod: the first, and the only one but for the device plugin's [`gpu_probe`].
@@ -80,6 +138,12 @@ pub(crate) fn gpu_probe() -> Value {
 pub(crate) fn strings(list: &Value) -> Vec<String> {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
     items.iter().map(|item| item.as_str().expect("a string").to_owned()).collect()
+}
+
+/// The items of a list that have this name.
+pub(crate) fn items_named(list: &Value, name: &str) -> Vec<Value> {
+    let items = list.as_array().into_iter().flatten();
+    items.filter(|item| item["name"] == name).cloned().collect()
 }
 
 /// The container's ports by name.

@@ -1,4 +1,4 @@
-//! The container `drain` of component gpu-mps, run as it is, with a stand-in of `nvidia-cuda-mps-control` that records
+//! The container `drain` of the MPS daemon, run as it is, with a stand-in of `nvidia-cuda-mps-control` that records
 //! what it is told.
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::manifests::{strings, yaml};
+use crate::manifests::{Manifests, items_named, strings};
 
 const P: &str = "11111111-aaaa-4111-8111-111111111111";
 const Q: &str = "22222222-2222-4222-8222-222222222222";
@@ -54,9 +54,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn container() -> Value {
-    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
-    let containers = daemon["spec"]["template"]["spec"]["containers"].as_array().unwrap();
-    containers.iter().find(|container| container["name"] == "drain").unwrap().clone()
+    items_named(&Manifests::of_mps().pod("mps-control-daemon")["containers"], "drain").remove(0)
 }
 
 impl Drain {
@@ -160,9 +158,9 @@ fn its_pipe_is_roots_alone_and_outlives_it() {
     let mode = fs::metadata(drain.path("pods")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert!(drain.shell.try_wait().unwrap().is_none(), "it runs");
-    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
-    let spec = &daemon["spec"]["template"]["spec"];
-    let init = strings(&spec["initContainers"][0]["command"]).join(" ");
+    let spec = Manifests::of_mps().pod("mps-control-daemon");
+    let init = items_named(&spec["initContainers"], "shared-memory").remove(0);
+    let init = strings(&init["command"]).join(" ");
     assert!(init.contains(r#"mkdir -p -m 700 "$FOLDER/pipes/daemon" "$FOLDER/pipes/drain";"#));
     let mut variables = container()["env"].as_array().unwrap().clone();
     variables.retain(|variable| variable["name"] == "PODS");

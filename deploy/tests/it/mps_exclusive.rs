@@ -1,4 +1,4 @@
-//! The sidecar of component gpu-mps-exclusive, run as it is, with a stand-in of `nvidia-smi` that records its calls.
+//! The MPS daemon's sidecar of `mps.exclusive`, run as it is, with a stand-in of `nvidia-smi` that records its calls.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,16 +6,14 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::manifests::{strings, yaml};
+use crate::manifests::{Manifests, items_named, strings};
 
 fn sidecar() -> Value {
-    let patch = yaml("components/gpu-mps-exclusive/mps-control-daemon.yaml");
-    let containers = patch["spec"]["template"]["spec"]["initContainers"].as_array().unwrap();
-    let [sidecar] = &containers[..] else { panic!("one container") };
-    sidecar.clone()
+    let pod = Manifests::of_mps().pod("mps-control-daemon");
+    items_named(&pod["initContainers"], "compute-mode").remove(0)
 }
 
 /// Runs these words with the stand-in.
@@ -66,17 +64,18 @@ fn the_mode_is_set_before_the_daemon_starts_and_taken_back_at_the_end() {
 }
 
 #[test]
-fn mps_limits_all_pods_where_a_gpu_takes_no_process_beside_it() {
-    let kustomization = yaml("components/gpu-mps-exclusive/kustomization.yaml");
-    assert_eq!(strings(&kustomization["components"]), ["../gpu-mps"]);
-    let patch = yaml("components/gpu-mps-exclusive/gpushare-device-plugin.yaml");
-    let env = &patch["spec"]["template"]["spec"]["containers"][0]["env"];
-    assert_eq!(*env, json!([{"name": "PLIMSOLL_ISOLATION", "value": "mps"}]));
-    // What it mounts is a volume of gpu-mps.
-    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
-    let volumes = daemon["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
-    let mounts = sidecar()["volumeMounts"].clone();
-    for mount in mounts.as_array().unwrap() {
-        assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
-    }
+fn one_server_of_mps_serves_clients_of_every_user() {
+    let command = strings(&Manifests::of_mps().container("mps-control-daemon")["command"]);
+    let command = command.join(" ");
+    assert!(command.contains(" nvidia-cuda-mps-control -f -multiuser-server &"), "{command}");
+}
+
+#[test]
+fn the_mps_daemon_which_speaks_by_pipes_has_no_network() {
+    let mps = Manifests::of_mps();
+    let policy = mps.object("NetworkPolicy", "mps-control-daemon");
+    let daemon = mps.workload("mps-control-daemon");
+    assert_eq!(policy["spec"]["podSelector"], daemon["spec"]["selector"]);
+    assert_eq!(strings(&policy["spec"]["policyTypes"]), ["Ingress", "Egress"]);
+    assert!(policy["spec"]["ingress"].is_null() && policy["spec"]["egress"].is_null());
 }

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use crate::manifests::{pod, strings, yaml};
+use crate::manifests::{Manifests, pod, strings};
 use crate::second_scheduler::pod_of_it;
 
 /// The kinds of volumes that the level admits.
@@ -99,8 +99,7 @@ fn the_programs_beside_the_node_agents_satisfy_the_level_restricted() {
 /// Else the second namespace were for nothing.
 #[test]
 fn node_agents_do_not_satisfy_it() {
-    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
-    let daemon = daemon["spec"]["template"]["spec"].clone();
+    let daemon = Manifests::of_mps().pod("mps-control-daemon");
     for pod in [pod("node-exporter-plus"), pod("gpushare-device-plugin"), daemon] {
         let found = forbidden(&pod);
         assert!(found.iter().any(|what| what.starts_with("hostPath ")), "{found:?}");

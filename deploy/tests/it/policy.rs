@@ -13,9 +13,8 @@ use placement::policy::{Exported, LoadPolicy, WhenAllOverloaded};
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource};
 use placement::units::Ratio;
-use serde_json::json;
 
-use crate::manifests::{PROGRAMS, pod, read, strings, yaml};
+use crate::manifests::{Manifests, PROGRAMS, read};
 
 fn parsed(path: &str) -> LoadPolicy {
     LoadPolicy::from_yaml(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -23,7 +22,7 @@ fn parsed(path: &str) -> LoadPolicy {
 
 #[test]
 fn the_shipped_policy_is_valid_and_means_what_it_says() {
-    let policy = parsed("base/policy.yaml");
+    let policy = parsed("chart/policies/shipped.yaml");
     assert_eq!(policy.warnings(), []);
     // Pods never wait for Plimsoll, unless the operator wants it.
     assert_eq!(policy.overload.when_all, WhenAllOverloaded::PassLeastLoaded);
@@ -33,27 +32,25 @@ fn the_shipped_policy_is_valid_and_means_what_it_says() {
 }
 
 #[test]
-fn the_component_has_the_values_that_crane_ships() {
+fn cranes_policy_has_the_values_that_crane_ships() {
     assert_eq!(
-        parsed("components/crane-policy/policy.yaml"),
+        parsed("chart/policies/crane.yaml"),
         parsed("../crates/placement/tests/golden/crane-policy.yaml")
     );
 }
 
 #[test]
-fn pods_mount_the_config_map_that_kustomize_generates() {
-    let kustomization = yaml("base/kustomization.yaml");
-    let generated = &kustomization["configMapGenerator"][0];
-    assert_eq!(strings(&generated["files"]), ["policy.yaml"]);
-    let component = yaml("components/crane-policy/kustomization.yaml");
-    let replaced = &component["configMapGenerator"][0];
-    assert_eq!((&replaced["name"], &replaced["behavior"]), (&generated["name"], &json!("replace")));
-    assert_eq!(replaced["namespace"], kustomization["namespace"]);
-    assert_eq!(strings(&replaced["files"]), ["policy.yaml"]);
-    for program in PROGRAMS {
-        for volume in pod(program)["volumes"].as_array().into_iter().flatten() {
-            if !volume["configMap"].is_null() {
-                assert_eq!(volume["configMap"]["name"], generated["name"], "{program}");
+fn pods_mount_the_config_map_that_has_the_shipped_policy() {
+    for mode in ["external", "second", "none"] {
+        let manifests = Manifests::of_mode(mode);
+        let policy = manifests.object("ConfigMap", "policy");
+        let text = policy["data"]["policy.yaml"].as_str().expect("a text");
+        assert_eq!(text, read("chart/policies/shipped.yaml"), "{mode}");
+        for program in PROGRAMS.into_iter().filter(|name| manifests.runs(name)) {
+            for volume in manifests.pod(program)["volumes"].as_array().into_iter().flatten() {
+                if !volume["configMap"].is_null() {
+                    assert_eq!(volume["configMap"]["name"], "policy", "{mode}, {program}");
+                }
             }
         }
     }
@@ -138,7 +135,7 @@ const GIB: f64 = 1_073_741_824.0;
 #[test]
 fn the_worked_example_of_the_documents_is_what_the_shipped_policy_decides() {
     let mut table = MetricTable::default();
-    let policy = ResolvedPolicy::new(parsed("base/policy.yaml"), &mut table);
+    let policy = ResolvedPolicy::new(parsed("chart/policies/shipped.yaml"), &mut table);
     let text = read("../docs/policy.md");
     let mut scores = Vec::new();
     let nodes = [(6.0, [0.30, 0.40], 0), (3.0, [0.70, 0.50], 0), (3.0, [0.45, 0.35], 2)];
@@ -181,7 +178,11 @@ fn the_policies_of_the_documents_are_valid() {
     let whole = blocks.clone().filter(|block| block.contains("apiVersion"));
     assert_eq!(whole.clone().count(), 1);
     for block in whole {
-        assert_eq!(LoadPolicy::from_yaml(block).unwrap(), parsed("base/policy.yaml"), "{block}");
+        assert_eq!(
+            LoadPolicy::from_yaml(block).unwrap(),
+            parsed("chart/policies/shipped.yaml"),
+            "{block}"
+        );
     }
     // Parts of `spec`.
     let head = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec:\n";

@@ -53,7 +53,7 @@ struct ManagedResource {
 }
 
 fn configuration() -> Configuration {
-    serde_saphyr::from_str(&read("scheduler/kube-scheduler-config.yaml")).unwrap()
+    serde_saphyr::from_str(&read("chart/kube-scheduler/shipped.yaml")).unwrap()
 }
 
 /// The entry for every pod, and the one for GPU pods.
@@ -78,7 +78,7 @@ fn it_keeps_kubeadms_settings_and_scores_every_node() {
 #[test]
 fn without_gpus_it_has_the_load_entry_alone_and_kube_schedulers_own_sample() {
     let without: Configuration =
-        serde_saphyr::from_str(&read("scheduler/without-gpus.yaml")).unwrap();
+        serde_saphyr::from_str(&read("chart/kube-scheduler/without-gpus.yaml")).unwrap();
     assert_eq!(without.percentage_of_nodes_to_score, None);
     assert_eq!(without.client_connection, configuration().client_connection);
     assert_eq!(without.extenders, [entries().0]);
@@ -111,7 +111,9 @@ fn the_gpu_entry_is_for_gpu_pods_alone_and_binds_them() {
 
 #[test]
 fn both_entries_lead_to_the_service() {
-    let service = &of_kind("Service")[0];
+    let services = of_kind("Service");
+    let is_extenders = |it: &&serde_json::Value| it["metadata"]["name"] == "scheduler-extender";
+    let service = services.iter().find(is_extenders).unwrap();
     let name = &service["metadata"]["name"];
     let namespace = &service["metadata"]["namespace"];
     let port = &service["spec"]["ports"][0]["port"];

@@ -1,38 +1,20 @@
-//! The kube-scheduler of `components/second-scheduler`: objects that Kubernetes knows, rights that follow the API
-//! server's version, a Lease that is not the provider's, and one name for it everywhere.
+//! The kube-scheduler of `scheduler.mode` second: rights that follow the API server's version, a Lease that is not the
+//! provider's, and one name for it everywhere.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::sync::LazyLock;
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, Role, RoleBinding};
 use serde_json::{Value, json};
 
-use crate::manifests::{PROGRAMS, pod, ports, read, strings, workload, yaml};
-use crate::workloads::through;
+use crate::manifests::{Manifests, PROGRAMS, pod, read, strings, workload, yaml};
 
-const FOLDER: &str = "components/second-scheduler";
+static SECOND: LazyLock<Manifests> = LazyLock::new(|| Manifests::of_mode("second"));
 /// What pods name in `spec.schedulerName`.
 const NAME: &str = "plimsoll-scheduler";
 
-/// Its objects but for the admission policy, which `admission.rs` looks at.
-fn objects() -> Vec<Value> {
-    let files = ["kube-scheduler.yaml", "rights.yaml", "network-policy.yaml"];
-    let texts = files.map(|file| read(&format!("{FOLDER}/{file}")));
-    let all = texts.iter().flat_map(|text| {
-        serde_saphyr::from_multiple::<Value>(text).unwrap_or_else(|error| panic!("{error}"))
-    });
-    all.collect()
-}
-
-/// The only object of a kind.
+/// Its object of a kind.
 fn object(kind: &str) -> Value {
-    let found: Vec<Value> = objects().into_iter().filter(|object| object["kind"] == kind).collect();
-    let [only] = &found[..] else { panic!("{} of {kind}", found.len()) };
-    only.clone()
+    SECOND.object(kind, "kube-scheduler")
 }
 
 pub(crate) fn pod_of_it() -> Value {
@@ -40,50 +22,20 @@ pub(crate) fn pod_of_it() -> Value {
 }
 
 fn configuration() -> Value {
-    yaml(&format!("{FOLDER}/config.yaml"))
-}
-
-fn kustomization() -> Value {
-    yaml(&format!("{FOLDER}/kustomization.yaml"))
-}
-
-#[test]
-fn every_field_of_its_objects_is_one_that_kubernetes_knows() {
-    for object in objects() {
-        let known = match object["kind"].as_str().unwrap() {
-            "ServiceAccount" => through::<ServiceAccount>(&object),
-            "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
-            "Role" => through::<Role>(&object),
-            "RoleBinding" => through::<RoleBinding>(&object),
-            "PodDisruptionBudget" => through::<PodDisruptionBudget>(&object),
-            "NetworkPolicy" => through::<NetworkPolicy>(&object),
-            "Deployment" => through::<Deployment>(&object),
-            other => panic!("a {other} that no test looks at"),
-        };
-        assert_eq!(known, object);
-        assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/part-of"], "plimsoll");
-    }
-}
-
-#[test]
-fn every_file_of_it_is_listed() {
-    let kustomization = kustomization();
-    let mut listed: BTreeSet<String> = strings(&kustomization["resources"]).into_iter().collect();
-    listed.extend(strings(&kustomization["configMapGenerator"][0]["files"]));
-    listed.insert("kustomization.yaml".to_owned());
-    let files = fs::read_dir(deploy::folder().join(FOLDER)).unwrap();
-    let found: BTreeSet<String> =
-        files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    assert_eq!(found, listed);
+    let text = object("ConfigMap")["data"]["config.yaml"].clone();
+    serde_saphyr::from_str(text.as_str().expect("a text")).expect("YAML")
 }
 
 /// A copy of these roles would miss what a later kube-scheduler needs, as the binding of resource claims of 1.36.
 #[test]
 fn its_rights_are_the_api_servers_own_roles_and_no_copy() {
-    let bindings: Vec<Value> =
-        objects().into_iter().filter(|object| object["roleRef"].is_object()).collect();
+    let of_it = SECOND.objects().iter().filter(|object| {
+        object["roleRef"].is_object()
+            && object["metadata"]["labels"]["app.kubernetes.io/name"] == "kube-scheduler"
+    });
+    let bindings: Vec<&Value> = of_it.collect();
     let mut bound: Vec<String> = Vec::new();
-    for binding in &bindings {
+    for binding in bindings {
         let [subject] = &binding["subjects"].as_array().unwrap()[..] else { panic!("{binding}") };
         let account = json!({
             "kind": "ServiceAccount", "name": "kube-scheduler", "namespace": "plimsoll"
@@ -93,6 +45,7 @@ fn its_rights_are_the_api_servers_own_roles_and_no_copy() {
         let role = &binding["roleRef"];
         bound.push(format!("{namespace} {} {}", text(&role["kind"]), text(&role["name"])));
     }
+    bound.sort_unstable();
     assert_eq!(
         bound,
         [
@@ -164,12 +117,6 @@ fn its_user_and_group_are_no_other_programs() {
                 .contains(&format!("{part}: {}", security[part]))
         );
     }
-    let patches = kustomization()["patches"].clone();
-    let openshift = patches.as_array().unwrap().iter().find(|patch| {
-        patch["target"] == json!({"kind": "SecurityContextConstraints", "name": "plimsoll"})
-    });
-    let range = format!("value: {}", security["runAsUser"]);
-    assert!(text(&openshift.unwrap()["patch"]).trim_end().ends_with(&range));
 }
 
 #[test]
@@ -199,8 +146,7 @@ fn it_reads_the_configuration_and_the_certificate_that_are_mounted() {
     let certificates = "/etc/kubernetes/plimsoll";
     assert_eq!(mounts, [("config", "/etc/kube-scheduler"), ("certificates", certificates)]);
     assert_eq!(pod["volumes"][0]["configMap"]["name"], "kube-scheduler");
-    let generated = &kustomization()["configMapGenerator"][0];
-    assert_eq!(generated["name"], "kube-scheduler");
+    assert!(SECOND.has("ConfigMap", "kube-scheduler"));
     let secret = &pod["volumes"][1]["projected"]["sources"][0]["secret"];
     let command = read("../cli/src/cluster_access/mod.rs");
     let name = format!("\npub(crate) const CLIENT_SECRET: &str = {};\n", secret["name"]);
@@ -250,7 +196,7 @@ fn it_asks_the_extender_what_one_on_the_control_plane_asks() {
         entry.remove("enableHTTPS").unwrap();
         entry.remove("tlsConfig").unwrap();
     }
-    let external = yaml("scheduler/kube-scheduler-config.yaml");
+    let external = yaml("chart/kube-scheduler/shipped.yaml");
     assert_eq!(of_it, external["extenders"]);
     assert_eq!(configuration()["percentageOfNodesToScore"], external["percentageOfNodesToScore"]);
 }
@@ -258,7 +204,7 @@ fn it_asks_the_extender_what_one_on_the_control_plane_asks() {
 #[test]
 fn it_has_one_name_in_its_configuration_and_in_the_policies() {
     assert_eq!(configuration()["profiles"], json!([{"schedulerName": NAME}]));
-    let policy = read(&format!("{FOLDER}/policy.yaml"));
+    let policy = SECOND.object("ValidatingAdmissionPolicy", "plimsoll-scheduler-name").to_string();
     assert!(policy.contains(&format!("orValue('') != '{NAME}'")));
     assert!(policy.contains(&format!("`schedulerName: {NAME}`")), "the line to add");
     let sample = read("samples/scheduler-name.yaml");
@@ -267,32 +213,25 @@ fn it_has_one_name_in_its_configuration_and_in_the_policies() {
 
 #[test]
 fn the_extenders_verbs_are_open_to_it_and_to_the_other_replica_alone() {
-    let patches = kustomization()["patches"].clone();
-    let patch = patches.as_array().unwrap().iter().find(|patch| {
-        patch["target"] == json!({"kind": "NetworkPolicy", "name": "scheduler-extender"})
-    });
-    let operations: Value = serde_saphyr::from_str(text(&patch.unwrap()["patch"])).unwrap();
-    assert_eq!(operations[0]["op"], "test");
-    assert_eq!(operations[0]["value"], "verbs");
+    let policy = SECOND.object("NetworkPolicy", "scheduler-extender");
+    let verbs = &policy["spec"]["ingress"][1];
+    assert_eq!(verbs["ports"][0]["port"], "verbs");
     let own = json!({"podSelector": object("Deployment")["spec"]["selector"]});
     let replica = json!({"podSelector": workload("scheduler-extender")["spec"]["selector"]});
-    let opened = json!({"op": "add", "path": "/spec/ingress/1/from", "value": [own, replica]});
-    assert_eq!(operations[1], opened);
+    assert_eq!(verbs["from"], json!([own, replica]));
 }
 
+/// Its requests wait where those of the provider's do.
 #[test]
-fn a_closed_network_lets_it_reach_the_extender() {
-    let patches = yaml("components/network-deny/kustomization.yaml")["patches"].clone();
-    let patch = patches.as_array().unwrap().iter().find(|patch| {
-        patch["target"] == json!({"kind": "NetworkPolicy", "name": "kube-scheduler"})
+fn the_api_servers_queues_are_those_of_the_providers_scheduler() {
+    let account = json!({
+        "kind": "ServiceAccount",
+        "serviceAccount": {"namespace": "plimsoll", "name": "kube-scheduler"},
     });
-    let operations: Value = serde_saphyr::from_str(text(&patch.unwrap()["patch"])).unwrap();
-    let egress = &operations[1]["value"];
-    let [api_server, dns, extender] = &egress.as_array().unwrap()[..] else { panic!("{egress}") };
-    assert_eq!([&api_server["ports"][0]["port"], &api_server["ports"][1]["port"]], [443, 6443]);
-    assert_eq!(dns["ports"][0]["port"], 53);
-    let verbs = ports("scheduler-extender").into_iter().find(|(name, _)| name == "verbs").unwrap();
-    assert_eq!(extender["ports"], json!([{"port": verbs.1, "protocol": "TCP"}]));
-    let pods = json!({"podSelector": workload("scheduler-extender")["spec"]["selector"]});
-    assert_eq!(extender["to"], json!([pods]));
+    for name in ["plimsoll-leases", "plimsoll-scheduling"] {
+        let rules = SECOND.object("FlowSchema", name)["spec"]["rules"].clone();
+        let subjects = rules.as_array().unwrap().iter().map(|rule| &rule["subjects"]);
+        let mut subjects = subjects.flat_map(|subjects| subjects.as_array().unwrap());
+        assert!(subjects.any(|subject| *subject == account), "{name}");
+    }
 }

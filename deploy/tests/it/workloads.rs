@@ -1,10 +1,11 @@
 //! How each pod runs: its rights on the node, probes, resources and updates.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, Service, ServiceAccount};
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -14,7 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::manifests::{
-    PROGRAMS, container, gpu_probe, objects, of_kind, pod, ports, read, strings, workload, yaml,
+    Manifests, PROGRAMS, container, gpu_probe, objects, of_kind, pod, ports, read, strings,
+    workload,
 };
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
@@ -24,25 +26,49 @@ pub(crate) fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value 
     serde_json::to_value(typed).unwrap()
 }
 
+/// The kinds of objects that are not of Kubernetes itself.
+const OF_OTHERS: [&str; 5] =
+    ["Certificate", "Issuer", "PodMonitor", "PrometheusRule", "SecurityContextConstraints"];
+
+/// Fails where Kubernetes knows a field of an object not.
+pub(crate) fn assert_known(manifests: &Manifests) {
+    for object in manifests.objects() {
+        let known = match object["kind"].as_str().unwrap() {
+            "Namespace" => through::<Namespace>(object),
+            "ServiceAccount" => through::<ServiceAccount>(object),
+            "ConfigMap" => through::<ConfigMap>(object),
+            "ResourceQuota" => through::<ResourceQuota>(object),
+            "Service" => through::<Service>(object),
+            "NetworkPolicy" => through::<NetworkPolicy>(object),
+            "ClusterRole" => through::<ClusterRole>(object),
+            "ClusterRoleBinding" => through::<ClusterRoleBinding>(object),
+            "Role" => through::<Role>(object),
+            "RoleBinding" => through::<RoleBinding>(object),
+            "PodDisruptionBudget" => through::<PodDisruptionBudget>(object),
+            "Deployment" => through::<Deployment>(object),
+            "DaemonSet" => through::<DaemonSet>(object),
+            "FlowSchema" => through::<FlowSchema>(object),
+            "ValidatingAdmissionPolicy" => through::<ValidatingAdmissionPolicy>(object),
+            "ValidatingAdmissionPolicyBinding" => {
+                through::<ValidatingAdmissionPolicyBinding>(object)
+            }
+            "MutatingAdmissionPolicy" => through::<MutatingAdmissionPolicy>(object),
+            "MutatingAdmissionPolicyBinding" => through::<MutatingAdmissionPolicyBinding>(object),
+            other => {
+                assert!(OF_OTHERS.contains(&other), "a {other} that no test looks at");
+                continue;
+            }
+        };
+        assert_eq!(known, *object);
+    }
+}
+
 #[test]
 fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
-    for object in objects() {
-        let known = match object["kind"].as_str().unwrap() {
-            "Namespace" => through::<Namespace>(&object),
-            "ServiceAccount" => through::<ServiceAccount>(&object),
-            "Service" => through::<Service>(&object),
-            "NetworkPolicy" => through::<NetworkPolicy>(&object),
-            "ClusterRole" => through::<ClusterRole>(&object),
-            "ClusterRoleBinding" => through::<ClusterRoleBinding>(&object),
-            "Role" => through::<Role>(&object),
-            "RoleBinding" => through::<RoleBinding>(&object),
-            "PodDisruptionBudget" => through::<PodDisruptionBudget>(&object),
-            "Deployment" => through::<Deployment>(&object),
-            "DaemonSet" => through::<DaemonSet>(&object),
-            other => panic!("a {other} that no test looks at"),
-        };
-        assert_eq!(known, object);
+    for mode in ["external", "second", "none"] {
+        assert_known(&Manifests::of_mode(mode));
     }
+    assert_known(&Manifests::of_mps());
 }
 
 #[test]
@@ -76,14 +102,51 @@ fn there_is_one_workload_for_each_program_and_no_other() {
 
 #[test]
 fn everything_is_labelled_and_lives_in_the_namespace() {
-    for object in objects() {
-        let metadata = &object["metadata"];
-        assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
-        let cluster_wide = ["Namespace", "ClusterRole", "ClusterRoleBinding"];
-        if !cluster_wide.contains(&object["kind"].as_str().unwrap()) {
-            assert_eq!(metadata["namespace"], "plimsoll", "{metadata}");
+    for mode in ["external", "second", "none"] {
+        for object in Manifests::of_mode(mode).objects() {
+            let metadata = &object["metadata"];
+            assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
+            let kind = object["kind"].as_str().unwrap();
+            let cluster_wide = ["Namespace", "ClusterRole", "ClusterRoleBinding", "FlowSchema"];
+            let wanted = match metadata["name"].as_str() {
+                _ if cluster_wide.contains(&kind) || kind.contains("AdmissionPolicy") => {
+                    Value::Null
+                }
+                // By it kube-scheduler learns who may read its metrics.
+                Some("plimsoll-kube-scheduler") => "kube-system".into(),
+                _ => "plimsoll".into(),
+            };
+            assert_eq!(metadata["namespace"], wanted, "{metadata}");
         }
     }
+}
+
+/// What taints on hot nodes need, and no more.
+#[test]
+fn without_an_extender_there_is_nothing_of_it_nor_of_gpus() {
+    let none = Manifests::of_mode("none");
+    for object in none.objects() {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let of_others = ["extender", "gpushare", "device-plugin", "claims", "bindings", "gpu-"];
+        assert!(!of_others.iter().any(|other| name.contains(other)), "{name}");
+        // What is there is as with an extender.
+        let kind = object["kind"].as_str().unwrap();
+        let annotator = kind == "Deployment" || kind == "FlowSchema";
+        let external = Manifests::of_mode("external").object(kind, name);
+        assert!(annotator || external == *object, "{kind} {name}");
+    }
+    let taints =
+        serde_json::json!([{"name": "PLIMSOLL_TAINT_HOT_NODES", "value": "PreferNoSchedule"}]);
+    let mut annotator = none.workload("annotator");
+    let env = annotator["spec"]["template"]["spec"]["containers"][0]["env"].take();
+    assert_eq!(env, taints);
+    let mut with_extender = workload("annotator");
+    with_extender["spec"]["template"]["spec"]["containers"][0]["env"] = Value::Null;
+    assert_eq!(annotator, with_extender);
+    let [leases] = &none.of_kind("FlowSchema")[..] else { panic!("one flow schema") };
+    let subjects = leases["spec"]["rules"][0]["subjects"].as_array().unwrap();
+    let [subject] = &subjects[..] else { panic!("{leases}") };
+    assert_eq!(subject["serviceAccount"]["name"], "annotator");
 }
 
 #[test]
@@ -128,7 +191,7 @@ fn each_program_has_a_component_of_its_own_on_all_that_is_its() {
         assert_eq!(pods[COMPONENT], component, "{program}");
         components.push(component);
     }
-    let daemon = yaml("components/gpu-mps/mps-control-daemon.yaml");
+    let daemon = Manifests::of_mps().workload("mps-control-daemon");
     let of_daemon = &daemon["spec"]["template"]["metadata"]["labels"][COMPONENT];
     assert!(of_daemon.is_string() && !components.contains(of_daemon), "{of_daemon}");
 }
@@ -431,8 +494,7 @@ fn pods_of(program: &str) -> Value {
 
 /// The queue of the API server that each request of a program waits in, by user, verb, group and resource.
 fn queue(user: &str, verb: &str, group: &str, resource: &str) -> Option<String> {
-    let mut schemas: Vec<Value> =
-        serde_saphyr::from_multiple(&read("flow/flow-schemas.yaml")).unwrap();
+    let mut schemas = of_kind("FlowSchema");
     schemas.sort_by_key(|schema| schema["spec"]["matchingPrecedence"].as_u64());
     let found = schemas.iter().find(|schema| {
         let mut rules = schema["spec"]["rules"].as_array().unwrap().iter();
@@ -459,17 +521,6 @@ fn covers(rule: &Value, verb: &str, group: &str, resource: &str) -> bool {
 
 fn has_name(list: &Value, wanted: &str) -> bool {
     strings(list).iter().any(|name| name == wanted)
-}
-
-#[test]
-fn every_field_of_a_flow_schema_is_one_that_kubernetes_knows() {
-    let schemas: Vec<Value> = serde_saphyr::from_multiple(&read("flow/flow-schemas.yaml")).unwrap();
-    assert_eq!(schemas.len(), 2);
-    for schema in schemas {
-        assert_eq!(through::<FlowSchema>(&schema), schema);
-        assert!(schema["metadata"]["namespace"].is_null());
-        assert_eq!(schema["metadata"]["labels"]["app.kubernetes.io/part-of"], "plimsoll");
-    }
 }
 
 #[test]

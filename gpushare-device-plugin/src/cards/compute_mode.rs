@@ -24,7 +24,7 @@ impl fmt::Display for BarredCard {
             ComputeMode::Prohibited => ("no process", ""),
             _ => (
                 "one process at a time",
-                ", or have it shared by MPS (component gpu-mps, --isolation=mps)",
+                ", or have it shared by MPS (value mps.enabled, --isolation=mps)",
             ),
         };
         write!(
@@ -91,6 +91,6 @@ mod tests {
             let parts = [mode, admits, &format!("nvidia-smi -i {B} -c DEFAULT")];
             assert!(parts.iter().all(|part| text.contains(*part)), "{text}");
         }
-        assert!(exclusive.contains("gpu-mps") && !prohibited.contains("gpu-mps"));
+        assert!(exclusive.contains("mps.enabled") && !prohibited.contains("mps.enabled"));
     }
 }

@@ -1,5 +1,5 @@
-//! The pipe to the container that can reach MPS's privileged socket (component gpu-mps, container `drain`): the UIDs of
-//! pods, one a line. It terminates the clients whose control group is of that pod.
+//! The pipe to the container that can reach MPS's privileged socket, `drain` of the MPS daemon's pod: the UIDs of pods,
+//! one a line. It terminates the clients whose control group is of that pod.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -25,8 +25,8 @@ pub(crate) struct DrainPipe {
 pub(crate) enum DrainError {
     /// No reader.
     #[error(
-        "nothing terminates MPS's clients: no process of root reads the pipe {} ({cause}). Run the container `drain` of \
-         component gpu-mps on this node", .path.display()
+        "nothing terminates MPS's clients: no process of root reads the pipe {} ({cause}). Run the MPS daemon's \
+         container `drain` (value mps.enabled) on this node", .path.display()
     )]
     NotServed {
         /// The pipe.

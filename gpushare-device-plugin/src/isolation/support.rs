@@ -82,7 +82,7 @@ pub enum Missing {
     },
     /// No control daemon listens.
     #[error(
-        "no MPS control daemon listens at {}: run it on this node (component gpu-mps), with that as its \
+        "no MPS control daemon listens at {}: run it on this node (value mps.enabled), with that as its \
          CUDA_MPS_PIPE_DIRECTORY", .0.display()
     )]
     NoDaemon(PathBuf),
@@ -90,7 +90,7 @@ pub enum Missing {
     #[error(
         "{} must be a folder (mode 755), pipe or socket that user {owner} made and others cannot replace: what \
          listens there may not be the \
-         MPS control daemon. Remove it, and start the daemon as that user (component gpu-mps)", .path.display()
+         MPS control daemon. Remove it, and start the daemon as that user (value mps.enabled)", .path.display()
     )]
     NotTheDaemons {
         /// The folder of the pipes, or the pipe or socket in it.

@@ -20,7 +20,7 @@ use placement::units::CardId;
 pub enum Unknown {
     /// NVML lists only processes in the PID namespace of its caller.
     #[error(
-        "the device plugin's pod is not in the host's PID namespace: use the component gpu-processes"
+        "the device plugin's pod is not in the host's PID namespace: set the value devicePlugin.processes"
     )]
     PidNamespace,
     /// NVML does not list processes of MIG instances at the card.

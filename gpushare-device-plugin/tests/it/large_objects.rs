@@ -27,7 +27,7 @@ async fn stays_within_its_limit(streamed: bool) {
     let before = lists(&rig.sim);
     rig.sim.faults().expire_watches();
     rig.sim.until("another list", |sim| (lists(sim) > before).then_some(())).await.unwrap();
-    let limit = memory_limit(include_str!("../../../deploy/base/gpushare-device-plugin.yaml"));
+    let limit = memory_limit("gpushare-device-plugin");
     // As after a kill: all over again, with the second list under way.
     let peak = plugin.peak().unwrap();
     drop(plugin);

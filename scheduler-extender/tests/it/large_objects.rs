@@ -69,7 +69,7 @@ async fn stays_within_its_limit(sim: &Sim) {
         assert!(Instant::now() < deadline, "{bound}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let limit = memory_limit(include_str!("../../../deploy/base/scheduler-extender.yaml")).unwrap();
+    let limit = memory_limit("scheduler-extender").unwrap();
     let peak = extender.peak().unwrap();
     assert!(peak < limit / 3, "{} MiB", peak >> 20);
 }

@@ -8,7 +8,7 @@ use sim::{Sim, pod};
 
 use crate::rig::{GPU, Rig, gpu_node, loaded_node};
 
-const SHIPPED: &str = include_str!("../../../deploy/scheduler/kube-scheduler-config.yaml");
+const SHIPPED: &str = include_str!("../../../deploy/chart/kube-scheduler/shipped.yaml");
 const NOW: SignedDuration = SignedDuration::ZERO;
 
 fn shipped_config(rig: &Rig) -> SchedulerConfig {

@@ -1,4 +1,4 @@
-//! Owns MPS on the node: the commands of deploy/components/gpu-mps/mps-control-daemon.yaml, run as they are shipped,
+//! Owns MPS on the node: the commands of deploy/chart/templates/mps-control-daemon.yaml, run as they are shipped,
 //! with the folder of this node in place of theirs. Where there is no GPU, a stand-in answers for NVIDIA's program.
 
 use std::fs;
@@ -63,7 +63,7 @@ pub(crate) fn stand_in(work: &Path) -> PathBuf {
 impl Mps {
     /// Makes the folders and starts the daemon with its drain, by the shipped commands.
     pub(crate) fn start(node: &Node, parts: &Parts, work: &Path, fake: bool) -> Result<Self> {
-        let pod = parts.yaml(MANIFEST)?["spec"]["template"]["spec"].take();
+        let pod = parts.yaml(MANIFEST, "DaemonSet")?["spec"]["template"]["spec"].take();
         if fake {
             let program = stand_in(work).join("nvidia-cuda-mps-control");
             fs::create_dir_all(stand_in(work))?;
@@ -88,7 +88,7 @@ impl Mps {
 
     /// Starts the container that terminates clients before they are killed.
     pub(crate) fn start_drain(&mut self, node: &Node, parts: &Parts, work: &Path) -> Result<()> {
-        let pod = parts.yaml(MANIFEST)?["spec"]["template"]["spec"].take();
+        let pod = parts.yaml(MANIFEST, "DaemonSet")?["spec"]["template"]["spec"].take();
         let drain = Container::of(&pod, "containers", "drain", work)?;
         self.drain =
             Some(node.spawn("drain", &mut drain.command(node, work, &WITHOUT_CAPABILITIES))?);
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn the_shipped_commands_get_the_folder_of_this_node() {
         let manifest =
-            e2e::settings::sources().unwrap().join("deploy/components/gpu-mps").join(MANIFEST);
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(&fs::read_to_string(manifest).unwrap()).unwrap();
-        let pod = &documents[0]["spec"]["template"]["spec"];
+            e2e::settings::sources().unwrap().join("deploy/tests/rendered").join(MANIFEST);
+        let manifest = fs::read_to_string(manifest).unwrap();
+        let daemon = crate::parts::first_of("DaemonSet", &manifest).unwrap();
+        let pod = &daemon["spec"]["template"]["spec"];
         for (list, name) in [
             ("initContainers", "shared-memory"),
             ("containers", "mps-control-daemon"),

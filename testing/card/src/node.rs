@@ -346,7 +346,10 @@ impl Node {
             "users": [{"name": "admin", "user": {"token": token}}],
             "contexts": [{"name": "node", "context": {"cluster": "node", "user": "admin"}}],
         });
-        let scheduler = scheduler(self.parts.yaml("kube-scheduler-config.yaml")?, work)?;
+        let scheduler = scheduler(
+            self.parts.yaml("kube-scheduler-config.yaml", "KubeSchedulerConfiguration")?,
+            work,
+        )?;
         fs::create_dir_all(work.join("cni"))?;
         for (name, text) in [
             ("kubeconfig", kubeconfig.to_string()),
@@ -382,8 +385,7 @@ mod tests {
     #[test]
     fn the_shipped_extender_entries_are_asked_at_this_machine_s_address() {
         let sources = e2e::settings::sources().unwrap();
-        let shipped =
-            fs::read_to_string(sources.join("deploy/scheduler/kube-scheduler-config.yaml"));
+        let shipped = fs::read_to_string(sources.join("deploy/chart/kube-scheduler/shipped.yaml"));
         let shipped: Value = serde_saphyr::from_str(&shipped.unwrap()).unwrap();
         let config = scheduler(shipped, Path::new("/w")).unwrap();
         let extenders = config["extenders"].as_array().unwrap();

@@ -1,7 +1,6 @@
 //! Owns what a run needs in one folder: Kubernetes' and Plimsoll's programs, the images, and files of this checkout. It
 //! is made of links here, and packed for machines without network and toolchain.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -38,12 +37,12 @@ const PROGRAMS: [&str; 5] = [
 ];
 /// Of this crate: its program, and the one in pods.
 const OWN: [&str; 2] = ["plimsoll-card", "card-client"];
-/// Files of the checkout that the node is set up by.
-const FILES: [&str; 4] = [
-    "deploy/base/policy.yaml",
-    "deploy/components/gpu-mps/mps-control-daemon.yaml",
-    "deploy/scheduler/kube-scheduler-config.yaml",
-    "testing/card/serve.py",
+/// Files of the checkout that the node is set up by, and their names here.
+const FILES: [(&str, &str); 4] = [
+    ("deploy/chart/policies/shipped.yaml", "policy.yaml"),
+    ("deploy/tests/rendered/mps-control-daemon.yaml", "mps-control-daemon.yaml"),
+    ("deploy/chart/kube-scheduler/shipped.yaml", "kube-scheduler-config.yaml"),
+    ("testing/card/serve.py", "serve.py"),
 ];
 /// The largest file of a bundle, for split.
 const LARGEST: &str = "60M";
@@ -79,17 +78,15 @@ impl Parts {
         self.folder.join("bin").join(program)
     }
 
-    /// A file of the checkout, by its name without folders.
+    /// A file of the checkout.
     pub(crate) fn text(&self, name: &str) -> Result<String> {
         let path = self.folder.join("files").join(name);
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// The first YAML document of such a file.
-    pub(crate) fn yaml(&self, name: &str) -> Result<Value> {
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&self.text(name)?)
-            .map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
-        documents.into_iter().next().with_context(|| format!("{name} is empty"))
+    /// The first YAML document of such a file that is of a kind.
+    pub(crate) fn yaml(&self, name: &str, kind: &str) -> Result<Value> {
+        first_of(kind, &self.text(name)?).with_context(|| format!("in {name}"))
     }
 
     fn link(&self, source: &Path, target: &str) -> Result<()> {
@@ -97,6 +94,13 @@ impl Parts {
         symlink(source, self.folder.join(target))
             .with_context(|| format!("cannot link {}", source.display()))
     }
+}
+
+/// The first YAML document of a text that is of a kind.
+pub(crate) fn first_of(kind: &str, text: &str) -> Result<Value> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+    let found = documents.into_iter().find(|document| document["kind"] == kind);
+    found.with_context(|| format!("there is no {kind}"))
 }
 
 /// Builds what is missing, and links it into `target/card/parts`.
@@ -118,8 +122,7 @@ pub(crate) fn prepare() -> Result<Parts> {
     for (source, name) in of_kubernetes.chain(of_plimsoll).chain(of_this).chain(of_debian) {
         parts.link(&source, &format!("bin/{name}"))?;
     }
-    for file in FILES {
-        let name = Path::new(file).file_name().and_then(OsStr::to_str).context("no name")?;
+    for (file, name) in FILES {
         parts.link(&settings.sources.join(file), &format!("files/{name}"))?;
     }
     parts.link(&built.driver, "lib/libplimsoll_nvml_standin.so")?;
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn the_files_of_the_checkout_are_there() {
         let sources = e2e::settings::sources().unwrap();
-        for file in FILES {
+        for (file, _) in FILES {
             assert!(sources.join(file).exists(), "{file}");
         }
     }

@@ -116,7 +116,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub nodes: u16,
 
-    /// A scheduler-extender that the scheduler is to ask, as deploy/scheduler/ sets it up.
+    /// A scheduler-extender that the scheduler is to ask, as deploy/chart/kube-scheduler/ sets it up.
     #[arg(long, value_name = "HOST:PORT")]
     pub extender: Option<String>,
 }

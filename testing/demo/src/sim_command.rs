@@ -76,7 +76,7 @@ In another terminal:
     kubectl annotate node node-1 cpu_shared_busy_avg_5m=0.9,$(date -u +%FT%TZ)
 
 Plimsoll's programs take the same kubeconfig, e.g.
-    annotator --kubeconfig=$KUBECONFIG --policy-file=deploy/base/policy.yaml
+    annotator --kubeconfig=$KUBECONFIG --policy-file=deploy/chart/policies/shipped.yaml
 
 Pods run in name only. There is no controller (a Deployment makes no pods), and no admission
 but ExtendedResourceToleration's.

@@ -145,10 +145,12 @@ impl Measured {
     }
 }
 
-/// The first memory limit in a manifest, in bytes.
+/// The memory limit of a program in the shipped manifests, in bytes.
 #[must_use]
-pub fn memory_limit(manifest: &str) -> Option<u64> {
-    let limits = manifest.split_once("limits:")?.1;
+pub fn memory_limit(program: &str) -> Option<u64> {
+    const MANIFESTS: &str = include_str!("../../../deploy/manifests/external/plimsoll.yaml");
+    let container = MANIFESTS.split_once(&format!("\n      - name: {program}\n"))?.1;
+    let limits = container.split_once("limits:")?.1;
     let amount = limits.lines().find_map(|line| line.trim().strip_prefix("memory:"))?;
     amount.trim().strip_suffix("Mi")?.parse::<u64>().ok().map(|mib| mib << 20)
 }

@@ -7,7 +7,7 @@ use placement::publish::{DEFAULT_DEAD_BAND, WriteReason};
 use super::*;
 
 /// The shipped policy.
-const SHIPPED: &str = include_str!("../../../../deploy/base/policy.yaml");
+const SHIPPED: &str = include_str!("../../../../deploy/chart/policies/shipped.yaml");
 /// crane's policy, as it ships it.
 const CRANE: &str = include_str!("../../../../crates/placement/tests/golden/crane-policy.yaml");
 

@@ -158,21 +158,13 @@ fn has(list: &Value, word: &str) -> bool {
 
 #[test]
 fn the_rights_that_are_asked_about_are_those_of_the_manifests() {
-    let manifests = [
-        ("scheduler-extender", include_str!("../../../../deploy/base/scheduler-extender.yaml")),
-        ("annotator", include_str!("../../../../deploy/base/annotator.yaml")),
-        (
-            "gpushare-device-plugin",
-            include_str!("../../../../deploy/base/gpushare-device-plugin.yaml"),
-        ),
-    ];
-    for (account, text) in manifests {
-        let documents = documents(text);
-        let rules: Vec<&Value> = documents
+    let documents = documents(include_str!("../../../../deploy/manifests/external/plimsoll.yaml"));
+    for account in ["scheduler-extender", "annotator", "gpushare-device-plugin"] {
+        let of_account = documents
             .iter()
-            .filter_map(|document| document["rules"].as_array())
-            .flatten()
-            .collect();
+            .filter(|document| document["metadata"]["labels"]["app.kubernetes.io/name"] == account);
+        let rules: Vec<&Value> =
+            of_account.filter_map(|document| document["rules"].as_array()).flatten().collect();
         assert!(!rules.is_empty(), "{account}");
         for (_, group, resource, _, verbs, _) in
             collect::RIGHTS.iter().filter(|right| right.0 == account)

@@ -24,7 +24,7 @@ fn a_runtime_at_which_nothing_looks_is_not_known() {
         &facts,
         Level::Unknown,
         "runtime",
-        "without the component gpu-processes nothing looks",
+        "without the value devicePlugin.processes nothing looks",
     );
     workload_of(&mut facts, "gpushare-device-plugin").spec.template.spec.host_pid = true;
     assert!(ok_text(&facts, "runtime").starts_with("no container was seen"));

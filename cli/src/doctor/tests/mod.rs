@@ -218,7 +218,7 @@ fn healthy() -> Facts {
         })))),
         second_config: Ok(None),
         autoscaler_status: Ok(None),
-        policy: Ok(Some(policy(include_str!("../../../../deploy/base/policy.yaml")))),
+        policy: Ok(Some(policy(include_str!("../../../../deploy/chart/policies/shipped.yaml")))),
         extender_lease: Ok(Some(lease(
             "extender-a_x",
             "2026-11-26T13:59:58Z",
@@ -396,18 +396,11 @@ fn documents(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
-/// The admission policies of the manifests and of the components.
+/// The admission policies of the mode that has all, and of the ConfigMaps of unhealthy GPUs.
 static MANIFEST_POLICIES: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let manifests = [
-        include_str!("../../../../deploy/admission/annotator.yaml"),
-        include_str!("../../../../deploy/admission/bindings.yaml"),
-        include_str!("../../../../deploy/admission/claims.yaml"),
-        include_str!("../../../../deploy/admission/device-plugin.yaml"),
-        include_str!("../../../../deploy/admission/extender.yaml"),
-        include_str!("../../../../deploy/admission/gpu-environment.yaml"),
-        include_str!("../../../../deploy/admission/node-name.yaml"),
-        include_str!("../../../../deploy/components/second-scheduler/policy.yaml"),
-        include_str!("../../../../deploy/components/unhealthy-gpus/policy.yaml"),
+        include_str!("../../../../deploy/manifests/second/plimsoll.yaml"),
+        include_str!("../../../../deploy/tests/rendered/unhealthy-gpus.yaml"),
     ];
     let documents = manifests.iter().flat_map(|text| documents(text));
     documents.filter(|it| it["kind"] == "ValidatingAdmissionPolicy").collect()

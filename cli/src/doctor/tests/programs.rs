@@ -29,7 +29,7 @@ fn the_policy_is_looked_for_where_the_extender_says_that_it_is() {
         &mut workload_of(&mut facts, "scheduler-extender").spec.template.spec.containers[1].args;
     args[0] = "--policy-config-map=plimsoll/mine".to_owned();
     args.push("--policy-file=/etc/mine/other.yaml".to_owned());
-    let text = include_str!("../../../../deploy/base/policy.yaml");
+    let text = include_str!("../../../../deploy/chart/policies/shipped.yaml");
     facts.policy = Ok(Some(of(json!({"data": {"other.yaml": text}}))));
     assert_eq!(ok_text(&facts, "policy"), "read without fault from the ConfigMap plimsoll/mine");
 }

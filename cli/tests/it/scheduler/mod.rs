@@ -113,7 +113,7 @@ fn without_a_file_the_configuration_is_the_one_that_is_shipped() {
     let root = node.0.path().to_str().unwrap();
     let words = ["scheduler", "enable", "--root", root, "--no-kubeadm-config", "--plain-http"];
     World::new().run(&[&words[..], &["--extender-host", "10.96.3.4"]].concat()).success();
-    let shipped = include_str!("../../../../deploy/scheduler/kube-scheduler-config.yaml");
+    let shipped = include_str!("../../../../deploy/chart/kube-scheduler/shipped.yaml");
     let at = shipped.replace("//scheduler-extender.plimsoll.svc:", "//10.96.3.4:");
     assert_eq!(node.installed_config(), at);
 }

@@ -5,7 +5,7 @@ use placement::policy::LoadPolicy;
 use serde_json::Value;
 
 const FULL: &str = include_str!("../../../placement/tests/golden/scheduling-policy.yaml");
-const SHIPPED: &str = include_str!("../../../../deploy/base/policy.yaml");
+const SHIPPED: &str = include_str!("../../../../deploy/chart/policies/shipped.yaml");
 
 struct Schema(Schemas, SchemaIndex);
 

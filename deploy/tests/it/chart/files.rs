@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::render::{program, stderr};
 use crate::flags::knows_variable;
 use crate::manifests::{container, read, strings, yaml};
+use crate::reference::assert_fresh;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -21,26 +22,12 @@ fn the_chart_has_this_version() {
     assert_eq!([&chart["version"], &chart["appVersion"]], [VERSION, VERSION]);
 }
 
-#[test]
-fn the_policies_of_the_chart_are_the_shipped_ones() {
-    for (of_chart, shipped) in
-        [("shipped", "base/policy.yaml"), ("crane", "components/crane-policy/policy.yaml")]
-    {
-        let copy = format!("chart/policies/{of_chart}.yaml");
-        assert!(read(&copy) == read(shipped), "deploy/{copy} is not deploy/{shipped}: copy it");
-    }
-}
-
 /// Templates cannot read values.yaml itself.
 #[test]
-fn the_defaults_that_templates_read_are_the_values_and_every_template_reads_them() {
-    let copy = deploy::folder().join("chart/defaults.yaml");
-    let values = read("chart/values.yaml");
-    if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
-        fs::write(&copy, &values).expect("it is written");
-    }
-    assert!(read("chart/defaults.yaml") == values, "PLIMSOLL_REGENERATE=1 writes {copy:?} anew");
-    let call = "{{- include \"plimsoll.complete\" (list .Values (.Files.Get \"defaults.yaml\" | fromYaml)) -}}\n";
+fn the_values_for_templates_are_those_of_values_yaml_by_make_reference() {
+    let values = serde_json::to_string_pretty(&yaml("chart/values.yaml")).expect("JSON");
+    assert_fresh("deploy/chart/defaults.json", &format!("{values}\n"));
+    let call = "{{- include \"plimsoll.complete\" . -}}\n";
     for file in fs::read_dir(deploy::folder().join("chart/templates")).expect("templates") {
         let path = file.expect("a template").path();
         let text = fs::read_to_string(&path).expect("UTF-8");

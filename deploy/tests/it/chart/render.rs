@@ -1,18 +1,18 @@
-//! Runs Helm and kustomize, and reads the objects that they print.
+//! Runs Helm, and reads the objects that it prints.
 
 use std::collections::BTreeMap;
 use std::env;
-use std::ffi::OsStr;
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// Where the images are, by both ways.
+use super::values::MANY;
+use crate::manifests::Manifests;
+
+/// Where the images are.
 pub(super) const REGISTRY: &str = "registry.example.com/plimsoll";
-/// The version of the API server that is rendered for, and of the image in the component `second-scheduler`.
+/// The version of the API server that is rendered for.
 const KUBERNETES: &str = "v1.36.3";
 /// The releases of Helm, by the variables of `scripts/chart.sh`.
 pub(super) const HELMS: [&str; 2] = ["HELM3", "HELM4"];
@@ -66,44 +66,37 @@ pub(super) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The objects of a kustomization with these lines, in which `DEPLOY` stands for the way to `deploy/`. A list of
-/// components comes last.
-pub(super) fn kustomize_objects(lines: &str) -> Objects {
-    kustomize_objects_with(lines, "")
+/// What the newest Helm renders with these values, in the namespace of the kept manifests.
+pub(super) fn manifests(values: &[&str]) -> Manifests {
+    let args: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
+    Manifests::of_text(&stdout(&template("HELM4", "plimsoll", &args)))
 }
 
-/// As [`kustomize_objects`], with one more ConfigMap that is generated.
-pub(super) fn kustomize_objects_with(lines: &str, config_map: &str) -> Objects {
-    let folder = TempDir::new().expect("a folder");
-    let path = folder.path().canonicalize().expect("a path");
-    // kustomize takes no absolute path.
-    let up = "../".repeat(path.components().count() - 1);
-    let root = deploy::folder().canonicalize().expect("a path");
-    let deploy = format!("{up}{}", root.display().to_string().trim_start_matches('/'));
-    let mut kustomization = lines.to_owned();
-    if !lines.contains("components:\n") {
-        kustomization += "components:\n";
-    }
-    kustomization += "- DEPLOY/registry\n";
-    let comma = if config_map.is_empty() { "" } else { "," };
-    kustomization += &format!(
-        "configMapGenerator: [{config_map}{comma} {{name: registry, literals: [registry={REGISTRY}], options: {{annotations: \
-         {{config.kubernetes.io/local-config: \"true\"}}}}}}]\n"
-    );
-    let kustomization = kustomization.replace("DEPLOY", &deploy);
-    fs::write(path.join("kustomization.yaml"), kustomization).expect("a kustomization");
-    let mut command = Command::new(program("KUSTOMIZE"));
-    let output = command.arg(OsStr::new("build")).arg(&path).output().expect("kustomize runs");
-    objects(&stdout(&output))
+/// The flags of [`MANY`] and of these values.
+pub(super) fn with_all<'a>(values: &[&'a str]) -> Vec<&'a str> {
+    MANY.iter().chain(values).flat_map(|value| ["--set", *value]).collect()
 }
 
-/// The objects of a text, without what Helm alone adds.
+/// The labels and the annotation by which Helm knows its objects.
+const OF_HELM: [&str; 5] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+    "helm.sh/resource-policy",
+];
+
+/// The objects of a text, without what Helm knows them by.
 pub(super) fn objects(text: &str) -> Objects {
     let all: Vec<Value> =
         serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}"));
     let mut found = Objects::new();
     for mut object in all.into_iter().filter(|object| !object.is_null()) {
-        normalise(&mut object);
+        for part in ["labels", "annotations"] {
+            if let Some(map) = object["metadata"].get_mut(part).and_then(Value::as_object_mut) {
+                map.retain(|key, _| !OF_HELM.contains(&key.as_str()));
+            }
+        }
         let key = key(&object);
         assert!(found.insert(key.clone(), object).is_none(), "{key} is there twice");
     }
@@ -114,58 +107,4 @@ fn key(object: &Value) -> String {
     let parts = ["/apiVersion", "/kind", "/metadata/namespace", "/metadata/name"];
     let parts = parts.map(|part| object.pointer(part).and_then(Value::as_str).unwrap_or("-"));
     format!("{} {} {}/{}", parts[0], parts[1], parts[2], parts[3])
-}
-
-/// What Helm alone adds to an object.
-const OF_HELM: [&str; 5] = [
-    "app.kubernetes.io/instance",
-    "app.kubernetes.io/managed-by",
-    "app.kubernetes.io/version",
-    "helm.sh/chart",
-    "helm.sh/resource-policy",
-];
-
-/// Drops what Helm alone adds, and puts lists whose order tells nothing in one order.
-fn normalise(object: &mut Value) {
-    for part in ["labels", "annotations"] {
-        let Some(map) = object["metadata"].get_mut(part).and_then(Value::as_object_mut) else {
-            continue;
-        };
-        map.retain(|key, _| !OF_HELM.contains(&key.as_str()));
-        if map.is_empty() {
-            object["metadata"].as_object_mut().expect("an object").remove(part);
-        }
-    }
-    if let Some(template) = object.pointer_mut("/spec/template/metadata") {
-        drop_checksum(template);
-    }
-    sort_lists(object);
-}
-
-/// Drops the annotation by which Helm replaces pods whose configuration has changed.
-fn drop_checksum(template: &mut Value) {
-    let Some(annotations) = template.get_mut("annotations").and_then(Value::as_object_mut) else {
-        return;
-    };
-    annotations.remove("checksum/configuration");
-    if annotations.is_empty() {
-        template.as_object_mut().expect("an object").remove("annotations");
-    }
-}
-
-/// Kubernetes finds the items of these lists by a key.
-const KEYED: [(&str, &str); 3] =
-    [("env", "name"), ("volumes", "name"), ("volumeMounts", "mountPath")];
-
-fn sort_lists(value: &mut Value) {
-    for (list, key) in KEYED {
-        if let Some(items) = value.get_mut(list).and_then(Value::as_array_mut) {
-            items.sort_by_key(|item| item[key].to_string());
-        }
-    }
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(sort_lists),
-        Value::Object(map) => map.values_mut().for_each(sort_lists),
-        _ => {}
-    }
 }

@@ -216,11 +216,20 @@ fn configuration_of_second(by: &str, namespace: &str, values: &[&str]) -> String
 #[test]
 #[ignore = "make chart"]
 fn the_second_scheduler_has_the_configuration_of_the_policy_and_of_the_namespace() {
-    let [shipped, crane] =
-        ["shipped", "crane"].map(|name| read(&format!("chart/kube-scheduler/{name}.yaml")));
     for by in HELMS {
-        assert_eq!(configuration_of_second(by, "plimsoll", &[]), shipped);
-        assert_eq!(configuration_of_second(by, "plimsoll", &["policy.crane=true"]), crane);
+        let shipped = configuration_of_second(by, "plimsoll", &[]);
+        for (policy, name) in [(&[][..], "shipped"), (&["policy.crane=true"], "crane")] {
+            let text = configuration_of_second(by, "plimsoll", policy);
+            let [mut external, it] = [read(&format!("chart/kube-scheduler/{name}.yaml")), text]
+                .map(|text| serde_saphyr::from_str::<Value>(&text).expect("YAML"));
+            let [of_external, of_it] = [&external, &it].map(asked);
+            assert_eq!(of_it, of_external, "{by}, {name}");
+            assert_eq!(it["percentageOfNodesToScore"], external["percentageOfNodesToScore"]);
+            if external["profiles"].is_array() {
+                external["profiles"][0]["schedulerName"] = "plimsoll-scheduler".into();
+                assert_eq!(it["profiles"], external["profiles"], "{by}, {name}");
+            }
+        }
         let own = ["scheduler.configuration=profiles:\n- schedulerName: plimsoll-scheduler"];
         let wanted = "profiles:\n- schedulerName: plimsoll-scheduler\n";
         assert_eq!(configuration_of_second(by, "plimsoll", &own), wanted);
@@ -231,6 +240,18 @@ fn the_second_scheduler_has_the_configuration_of_the_policy_and_of_the_namespace
         assert_eq!(elsewhere, wanted);
         assert_eq!(elsewhere.matches("elsewhere").count(), 5);
     }
+}
+
+/// What a configuration has kube-scheduler ask the extender, without how.
+fn asked(configuration: &Value) -> Value {
+    let mut extenders = configuration["extenders"].clone();
+    for entry in extenders.as_array_mut().expect("extenders") {
+        let entry = entry.as_object_mut().expect("an entry");
+        let url = entry["urlPrefix"].as_str().expect("a URL").replace("https://", "http://");
+        entry.insert("urlPrefix".to_owned(), url.into());
+        entry.retain(|key, _| key != "enableHTTPS" && key != "tlsConfig");
+    }
+    extenders
 }
 
 /// Its scheduler gives these pods a card, as crane's policy has it do with pods of crane-scheduler.
@@ -722,7 +743,7 @@ fn notes(by: &str, values: &str) -> String {
 fn the_notes_say_the_next_step_of_the_chosen_way() {
     let enable = "plimsoll scheduler enable --namespace elsewhere\n";
     let make = "plimsoll scheduler certificates --namespace elsewhere\n";
-    let crane = " --config deploy/components/crane-policy/kube-scheduler-config.yaml\n";
+    let crane = " --config deploy/chart/kube-scheduler/crane.yaml\n";
     let taint = "Nodes over a limit carry a taint";
     let line = "\n  schedulerName: plimsoll-scheduler\n";
     let copy =

@@ -1,10 +1,9 @@
-//! What is shipped for Prometheus and Grafana: rules, dashboards and what is scraped name only what the programs
-//! expose, the documents say what to do about each alert, and Prometheus' own programs take it all.
+//! What is shipped for Prometheus and Grafana: rules and dashboards name only what the programs expose, the documents
+//! say what to do about each alert, and Prometheus' own programs take it all.
 
 mod dashboards;
 mod promql;
 mod rules;
-mod scraped;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +16,7 @@ use crate::reference::all_metrics;
 use crate::repository::read;
 
 /// The rule file of Prometheus.
-const RULES: &str = "chart/monitoring/rules.yaml";
+const RULES: &str = "manifests/rules.yaml";
 /// Labels that Prometheus gives every series of a target, by the shipped PodMonitors, and that of a Prometheus of
 /// several clusters.
 const OF_TARGETS: [&str; 6] = ["cluster", "instance", "namespace", "node", "pod", "program"];

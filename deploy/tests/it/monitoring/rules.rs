@@ -8,12 +8,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{RULES, alerts, rules};
-use crate::manifests::yaml;
-use crate::reference::assert_fresh;
 use crate::repository::read;
 
 const DOCUMENT: &str = "docs/monitoring.md";
-const PROMETHEUS_RULE: &str = "deploy/components/monitoring/prometheus-rule.yaml";
 
 fn tests() -> Vec<PathBuf> {
     let folder = deploy::folder().join("tests/promtool");
@@ -60,22 +57,6 @@ fn the_documents_say_what_to_do_about_alerts_that_are_there_alone() {
         text.lines().filter_map(|line| line.strip_prefix("### Plimsoll")).collect();
     let told: BTreeSet<String> = told.into_iter().map(|name| format!("Plimsoll{name}")).collect();
     assert_eq!(told, names.into_iter().map(str::to_owned).collect());
-}
-
-/// The rule file, indented under the head of the object that there is.
-#[test]
-fn make_reference_writes_the_rules_into_the_object_of_the_operator() {
-    let kept = read(PROMETHEUS_RULE);
-    let (head, _) = kept.split_once("spec:\n").expect("a spec");
-    let rules = read(&format!("deploy/{RULES}"));
-    let (_, groups) = rules.split_once("groups:\n").expect("groups");
-    let mut fresh = format!("{head}spec:\n  groups:\n");
-    for line in groups.lines() {
-        fresh += format!("  {line}").trim_end();
-        fresh.push('\n');
-    }
-    assert_fresh(PROMETHEUS_RULE, &fresh);
-    assert_eq!(yaml("components/monitoring/prometheus-rule.yaml")["spec"], yaml(RULES));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The tables of flags in configuration.md: from the programs' own parsers, with the values of the shipped manifests.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::sync::LazyLock;
 
 use clap::Arg;
@@ -143,8 +142,8 @@ struct Flag {
     default: String,
     /// The value in each manifest that sets another than the default.
     shipped: BTreeSet<String>,
-    /// The folders of `deploy/components` that change it.
-    components: BTreeSet<String>,
+    /// The chart's values that change it.
+    values: BTreeSet<String>,
 }
 
 impl Flag {
@@ -170,7 +169,7 @@ impl Flag {
             help,
             default,
             shipped: shipped.into_iter().collect(),
-            components: components(program, variable),
+            values: values(program, variable),
         }
     }
 
@@ -182,7 +181,7 @@ impl Flag {
     fn merge(&mut self, other: Self) {
         self.programs.extend(other.programs);
         self.shipped.extend(other.shipped);
-        self.components.extend(other.components);
+        self.values.extend(other.values);
     }
 
     fn row(&self) -> String {
@@ -190,10 +189,10 @@ impl Flag {
         if !self.shipped.is_empty() {
             text += &format!(" Shipped: {}.", joined(&self.shipped));
         }
-        match self.components.len() {
+        match self.values.len() {
             0 => (),
-            1 => text += &format!(" The component {} changes it.", joined(&self.components)),
-            _ => text += &format!(" The components {} change it.", joined(&self.components)),
+            1 => text += &format!(" The value {} changes it.", joined(&self.values)),
+            _ => text += &format!(" The values {} change it.", joined(&self.values)),
         }
         let links = MORE.iter().filter(|(program, flag, _)| self.is(program, flag));
         let links: Vec<&str> = links.map(|(_, _, link)| *link).collect();
@@ -252,15 +251,22 @@ fn shipped(manifest: &Value, flag: &str, variable: &str) -> Option<String> {
     }
 }
 
-/// The components whose patch of a program has a variable.
-fn components(program: &str, variable: &str) -> BTreeSet<String> {
-    let entry = format!("name: {variable}\n");
+/// The chart's values by which the template of a program sets a variable: those of the condition before it.
+fn values(program: &str, variable: &str) -> BTreeSet<String> {
+    let set = format!("set $env \"{variable}\" ");
     let mut found = BTreeSet::new();
-    for folder in fs::read_dir(deploy::folder().join("components")).expect("components") {
-        let folder = folder.expect("a folder");
-        let patch = fs::read_to_string(folder.path().join(format!("{program}.yaml")));
-        if patch.unwrap_or_default().contains(&entry) {
-            found.insert(format!("`{}`", folder.file_name().display()));
+    let mut condition = "";
+    let template = read(&format!("deploy/chart/templates/{program}.yaml"));
+    for line in template.lines() {
+        if ["{{- if ", "{{- else if ", "{{- with "].iter().any(|start| line.starts_with(start)) {
+            condition = line;
+        } else if line.starts_with("{{- end ") {
+            condition = "";
+        } else if line.contains(&set) {
+            for name in condition.split(".Values.").skip(1) {
+                let end = |letter: char| !letter.is_ascii_alphabetic() && letter != '.';
+                found.insert(format!("`{}`", name.split(end).next().unwrap_or_default()));
+            }
         }
     }
     found

@@ -33,7 +33,7 @@ use crate::workload::{AppId, AppKind, PodId};
 use crate::world::Observation;
 
 /// The policy as it is shipped.
-const POLICY: &str = include_str!("../../../../deploy/base/policy.yaml");
+const POLICY: &str = include_str!("../../../../deploy/chart/policies/shipped.yaml");
 /// How often what a pod used is read, and the extender is told what was learned.
 const LEARNED_EVERY: Step = MINUTE;
 const ZONE_NAMES: [&str; ZONES] = ["a", "b", "c"];

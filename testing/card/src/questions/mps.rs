@@ -29,7 +29,7 @@ const HELD: Duration = Duration::from_secs(60);
 const GRACE: u32 = 2;
 
 pub(super) fn ask(lab: &mut Lab) {
-    lab.ask("mps-offered", "a node with the component gpu-mps reports MPS", offered);
+    lab.ask("mps-offered", "a node with an MPS control daemon reports MPS", offered);
     lab.ask_cuda("mps-memory", "8 units under MPS are the most that a client gets", memory);
     lab.ask_cuda("mps-compute", "gpu-cores 25 and 70 divide the GPU in that ratio", compute);
     serving::under_mps(lab);

@@ -37,7 +37,7 @@ use programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
 
 /// The scheduler configuration that `deploy/` ships, used with [`EXTENDER_TIMEOUT`].
 pub(crate) const SCHEDULER_CONFIG: &str =
-    include_str!("../../../../deploy/scheduler/kube-scheduler-config.yaml");
+    include_str!("../../../../deploy/chart/kube-scheduler/shipped.yaml");
 /// Longest wait for any condition, on a machine that is busy with something else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit of an extender's answer. The shipped 500 ms are meant for release builds on a control-plane node. Here

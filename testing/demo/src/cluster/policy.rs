@@ -6,7 +6,7 @@ use std::{fs, io};
 use crate::model::policy::Policy;
 
 /// The policy that a user installs.
-const SHIPPED: &str = include_str!("../../../../deploy/base/policy.yaml");
+const SHIPPED: &str = include_str!("../../../../deploy/chart/policies/shipped.yaml");
 /// A policy of crane's kind.
 const CRANE: &str = include_str!("crane-policy.yaml");
 /// What the demo replaces in the shipped policy: its windows, since a minute must be enough to see a mean of five

@@ -107,7 +107,7 @@ impl Storm {
         let _scheduler = plane.start_scheduler(programs, folder, extender.port)?;
         objects::create_pods(&plane.client, self.pods).await?;
         extender.until_rejected(self.pods).await?;
-        let policy = settings.sources.join("deploy/base/policy.yaml");
+        let policy = settings.sources.join("deploy/chart/policies/shipped.yaml");
         let _annotator = match flags {
             Some(flags) => Some(self.annotator(flags, &policy, folder, exporters.port)?),
             None => None,

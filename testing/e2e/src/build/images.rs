@@ -25,7 +25,7 @@ pub const BUSYBOX: &str = "plimsoll.invalid/busybox:1";
 /// published name in every release; the release's own sandbox image may have another tag.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
 
-/// The image of the component `gpu-mps`.
+/// The image of `mps.enabled`.
 const MPS_DAEMON: &str = "nvcr.io/nvidia/cuda:12.4.1-base-ubuntu22.04";
 
 /// An image in a file that `ctr images import` takes.

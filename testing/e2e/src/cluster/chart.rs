@@ -1,4 +1,5 @@
-//! Owns the installation and removal of Plimsoll by its chart, with the commands of docs/install.md.
+//! Owns the chart's values of the tests, and the installation and removal of Plimsoll by Helm, with the commands of
+//! docs/install.md.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +12,36 @@ use crate::command::{command, run};
 use crate::progress::step;
 
 /// The chart, from the root of this repository.
-const CHART: &str = "deploy/chart";
-/// What the chart needs on this cluster.
-const VALUES: &str = "testing/e2e/deploy/chart/values.yaml";
+pub(super) const CHART: &str = "deploy/chart";
+/// Helm as `make cluster` uses it.
+pub(super) const HELM: &str = "helm4";
 /// The name of Helm's release.
-const RELEASE: &str = "plimsoll";
+pub(super) const RELEASE: &str = "plimsoll";
+/// The folder of the tests' values, and the one of those that this cluster needs.
+const VALUES: &str = "testing/e2e/deploy";
+const SHIPPED: &str = "shipped";
+
+/// Helm's flags for values of the tests: those below, each on top of the one before, and a policy beside them.
+pub(super) fn values(sources: &Path, name: &str) -> Vec<String> {
+    let mut layers = vec![SHIPPED];
+    let of_users = [SHIPPED, "moved", "real-gpu-nodes"];
+    if !of_users.contains(&name) && name != "tested" {
+        layers.push("tested");
+    }
+    if name != SHIPPED {
+        layers.push(name);
+    }
+    let folder = sources.join(VALUES);
+    let mut flags = Vec::new();
+    for layer in layers {
+        flags.push(format!("--values={}", folder.join(layer).join("values.yaml").display()));
+    }
+    let policy = folder.join(name).join("policy.yaml");
+    if policy.exists() {
+        flags.push(format!("--set-file=policy.text={}", policy.display()));
+    }
+    flags
+}
 
 /// Helm's release of the chart in a namespace.
 pub struct ChartRelease<'a> {
@@ -91,9 +117,9 @@ impl<'a> ChartRelease<'a> {
     }
 
     fn helm_with_values(&self, verb: &str, flags: &[&str]) -> Result<()> {
-        let values = self.cluster.settings().sources.join(VALUES);
-        let (chart, values) = (self.chart.to_string_lossy(), values.to_string_lossy());
-        let words = [verb, RELEASE, &*chart, "--values", &*values, "--wait", "--timeout=300s"];
+        let values = values(&self.cluster.settings().sources, SHIPPED);
+        let chart = self.chart.to_string_lossy();
+        let words = [verb, RELEASE, &*chart, &*values[0], "--wait", "--timeout=300s"];
         let agents = self.agents.map(|namespace| format!("--set=nodeAgents.namespace={namespace}"));
         let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
         self.helm(&[&words[..], &agents, flags].concat())?;

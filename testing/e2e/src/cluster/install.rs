@@ -1,5 +1,5 @@
 //! Owns the installation and removal of Plimsoll on the cluster, with the commands of docs/install.md. There are three
-//! setups: what a user installs by kustomize or by the chart, and what the tests run on.
+//! setups: what a user installs by kubectl or by Helm, and what the tests run on.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use super::Cluster;
-use super::chart::ChartRelease;
+use super::chart::{ChartRelease, HELM};
 use crate::build::programs;
 use crate::command::wait_for;
 use crate::node::cards;
@@ -19,18 +19,16 @@ use crate::progress::step;
 /// The administrator's, on the control plane.
 const ADMIN_KUBECONFIG: &str = "/etc/kubernetes/admin.conf";
 /// kube-scheduler's configuration for crane's policy, which the tests run with but for one timeout.
-const CRANE_SCHEDULER_CONFIG: &str = "deploy/components/crane-policy/kube-scheduler-config.yaml";
+const CRANE_SCHEDULER_CONFIG: &str = "deploy/chart/kube-scheduler/crane.yaml";
 /// How long kube-scheduler waits for an answer by load, as shipped and in the tests. After that it places the pod as if
 /// there were no Plimsoll, which a busy host would make of many a test.
 const LOAD_TIMEOUT: [&str; 2] = ["httpTimeout: 500ms", "httpTimeout: 3s"];
 /// The folder of the control plane's node that kube-scheduler's command names where it asks the extender.
 pub const SCHEDULER_FOLDER: &str = "/etc/kubernetes/plimsoll";
-/// Prints the annotation of the namespace that says which setup is installed.
-const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.annotations.plimsoll-e2e/setup}";
+/// Prints the label of the namespace that says which setup is installed.
+const SETUP_OF_NAMESPACE: &str = "jsonpath={.metadata.labels.plimsoll-e2e/setup}";
 /// Where Plimsoll is installed.
 pub const NAMESPACE: &str = "plimsoll";
-/// Helm as `make cluster CHART=1` uses it.
-const HELM: &str = "helm4";
 /// The label of the nodes that run the device plugin.
 const GPU_LABEL: &str = "gpushare=true";
 
@@ -41,23 +39,23 @@ const WORKLOADS: [&str; 4] = [
     "daemonset/gpushare-device-plugin",
 ];
 
-/// What is installed. Each has a folder in `testing/e2e/deploy` and a configuration of kube-scheduler.
+/// What is installed. Each has values in `testing/e2e/deploy` and a configuration of kube-scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Setup {
-    /// The shipped manifests, policy and configuration of kube-scheduler, as a user installs them.
+    /// The shipped policy and configuration of kube-scheduler, as a user installs them: rendered, and applied by
+    /// kubectl.
     Shipped,
     /// The same by `helm install`.
     Chart,
-    /// What the tests run on: crane's policy, more components, and a kube-scheduler that waits longer.
+    /// What the tests run on: crane's policy, more parts, and a kube-scheduler that waits longer.
     Tested,
 }
 
 impl Setup {
-    /// The name of its folder.
-    pub fn overlay(self) -> &'static str {
+    /// The name of its values' folder.
+    pub fn values(self) -> &'static str {
         match self {
-            Self::Shipped => "shipped",
-            Self::Chart => "chart",
+            Self::Shipped | Self::Chart => "shipped",
             Self::Tested => "tested",
         }
     }
@@ -112,9 +110,9 @@ pub fn apply(cluster: &Cluster, setup: Setup) -> Result<()> {
         release.install(&[])?;
         return release.enable_scheduler();
     }
-    step(&format!("installing Plimsoll from testing/e2e/deploy/{}", setup.overlay()));
+    step(&format!("installing Plimsoll from testing/e2e/deploy/{}", setup.values()));
     label_gpu_nodes(cluster)?;
-    cluster.apply(setup.overlay())?;
+    cluster.apply(setup.values())?;
     make_certificates(cluster, &[])?;
     wait_for_rollouts(cluster, NAMESPACE)?;
     enable_scheduler(cluster, setup)
@@ -156,15 +154,15 @@ pub fn uninstall(cluster: &Cluster) -> Result<()> {
     if setup == Setup::Chart {
         return ChartRelease::new(cluster, NAMESPACE, HELM)?.uninstall();
     }
-    remove(cluster, setup.overlay())
+    remove(cluster, setup.values())
 }
 
-/// Runs the documented commands that remove what a kustomization of the tests has installed.
-pub fn remove(cluster: &Cluster, overlay: &str) -> Result<()> {
+/// Runs the documented commands that remove what was applied with values of the tests.
+pub fn remove(cluster: &Cluster, values: &str) -> Result<()> {
     step("removing Plimsoll");
     disable_scheduler(cluster)?;
-    let manifests = cluster.overlay(overlay);
-    cluster.kubectl_run(&["delete", "-k", &manifests, "--wait", "--timeout=400s"])?;
+    let manifests = cluster.rendered(values)?;
+    cluster.kubectl_run(&["delete", "-f", &manifests, "--wait", "--timeout=400s"])?;
     unlabel_gpu_nodes(cluster)
 }
 
@@ -242,40 +240,47 @@ fn patient_config(cluster: &Cluster) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::chart::values;
     use crate::settings::sources;
 
     #[test]
-    fn every_kustomization_refers_to_existing_files() {
-        let overlays = sources().unwrap().join("testing/e2e/deploy");
-        let mut references = 0;
-        for overlay in fs::read_dir(overlays).unwrap() {
-            let folder = overlay.unwrap().path();
-            // The chart's has values alone.
-            let Ok(text) = fs::read_to_string(folder.join("kustomization.yaml")) else { continue };
-            for path in text.lines().filter_map(|line| line.strip_prefix("- ../")) {
-                assert!(folder.join("..").join(path).exists(), "{}: ../{path}", folder.display());
-                references += 1;
+    fn the_values_of_every_folder_are_there_and_on_top_of_the_shipped_ones() {
+        let sources = sources().unwrap();
+        let mut count = 0;
+        for folder in fs::read_dir(sources.join("testing/e2e/deploy")).unwrap() {
+            let name = folder.unwrap().file_name().into_string().unwrap();
+            // The sample's, which is no part of the chart.
+            if name == "descheduler" {
+                continue;
             }
+            let flags = values(&sources, &name);
+            let files = flags.iter().filter_map(|flag| flag.strip_prefix("--values="));
+            let files: Vec<&str> = files.collect();
+            assert!(files.iter().all(|file| fs::exists(file).unwrap()), "{files:?}");
+            assert!(files[0].ends_with("/shipped/values.yaml"), "{files:?}");
+            assert!(files.last().unwrap().ends_with(&format!("/{name}/values.yaml")), "{files:?}");
+            let has_policy = flags.iter().any(|flag| flag.starts_with("--set-file=policy.text="));
+            assert_eq!(has_policy, name == "short-periods");
+            count += 1;
         }
-        assert!(references > 5, "{references}");
+        assert!(count > 8, "{count}");
     }
 
     #[test]
     fn the_tests_setup_is_on_top_of_the_shipped_one_and_says_so() {
-        let overlays = sources().unwrap().join("testing/e2e/deploy");
+        let sources = sources().unwrap();
+        let layers = values(&sources, Setup::Tested.values());
+        assert_eq!(layers[..1], values(&sources, Setup::Shipped.values()));
         let text_of = |setup: Setup| {
-            fs::read_to_string(overlays.join(setup.overlay()).join("kustomization.yaml")).unwrap()
+            let file = format!("testing/e2e/deploy/{}/values.yaml", setup.values());
+            fs::read_to_string(sources.join(file)).unwrap()
         };
         let tested = text_of(Setup::Tested);
-        assert!(tested.contains("resources:\n- ../shipped\n"), "{tested}");
-        assert!(tested.contains("\n        plimsoll-e2e/setup: tested\n"), "{tested}");
+        assert!(tested.contains("\ncommonLabels:\n  plimsoll-e2e/setup: tested\n"), "{tested}");
+        // As a user installs it, but for where the images and the driver's library are.
         let shipped = text_of(Setup::Shipped);
-        assert!(!shipped.contains("plimsoll-e2e/setup"), "{shipped}");
-        let components: Vec<&str> = shipped
-            .lines()
-            .filter_map(|line| line.split_once("deploy/components/"))
-            .map(|(_, name)| name)
-            .collect();
-        assert_eq!(components, ["nvml-host-library"]);
+        let set = shipped.lines().filter(|line| !line.starts_with([' ', '#']));
+        let set: Vec<&str> = set.filter_map(|line| Some(line.split_once(':')?.0)).collect();
+        assert_eq!(set, ["image", "nvmlHostLibrary"]);
     }
 }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::build::binaries;
+use crate::build::go_program::go_program;
 use crate::build::images::{self, Archive};
 use crate::build::release::{self, Release};
 use crate::command::{command, run, start, wait_for};
@@ -166,14 +167,24 @@ impl Cluster {
         run(self.kubectl().args(words))
     }
 
-    /// Applies a kustomization of the tests, a folder of `testing/e2e/deploy`.
-    pub fn apply(&self, overlay: &str) -> Result<()> {
-        self.kubectl_run(&["apply", "-k", &self.overlay(overlay)]).map(drop)
+    /// Applies what Helm renders with values of the tests, a folder of `testing/e2e/deploy`.
+    pub fn apply(&self, values: &str) -> Result<()> {
+        self.kubectl_run(&["apply", "-f", &self.rendered(values)?]).map(drop)
     }
 
-    /// Where a kustomization of the tests is.
-    pub fn overlay(&self, name: &str) -> String {
-        self.settings.sources.join("testing/e2e/deploy").join(name).display().to_string()
+    /// Renders the chart with values of the tests, as docs/install.md does for kubectl. Returns the file.
+    pub fn rendered(&self, values: &str) -> Result<String> {
+        let helm = go_program(&self.settings, chart::HELM)?;
+        let mut helm = command(helm);
+        let version = self.release.to_string();
+        helm.args(["template", chart::RELEASE]).arg(self.settings.sources.join(chart::CHART));
+        helm.args(["--namespace", install::NAMESPACE, "--kube-version", &version]);
+        helm.args(["--set=namespace.create=true"]);
+        helm.args(chart::values(&self.settings.sources, values));
+        helm.env("HOME", self.settings.state.join("helm"));
+        let file = self.settings.state.join(format!("{values}.yaml"));
+        fs::write(&file, run(&mut helm)?)?;
+        Ok(file.display().to_string())
     }
 
     /// Loads images into every node.

@@ -109,8 +109,8 @@ pub static TARGETS: &[Target] = &[
         body: annotations::policy,
         files: &[
             POLICIES,
-            "deploy/base/policy.yaml",
-            "deploy/components/crane-policy/policy.yaml",
+            "deploy/chart/policies/shipped.yaml",
+            "deploy/chart/policies/crane.yaml",
             "testing/e2e/deploy/short-periods/policy.yaml",
         ],
         examples: Vec::new,

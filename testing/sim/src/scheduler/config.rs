@@ -143,7 +143,7 @@ fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duratio
 mod tests {
     use super::*;
 
-    const SHIPPED: &str = include_str!("../../../../deploy/scheduler/kube-scheduler-config.yaml");
+    const SHIPPED: &str = include_str!("../../../../deploy/chart/kube-scheduler/shipped.yaml");
 
     #[test]
     fn the_shipped_configuration_is_read_and_ignorable_extenders_are_last() {

@@ -1,4 +1,4 @@
-//! Tests of the moves of docs/migrate.md from crane-scheduler and from Aliyun's gpushare, by kustomize and by the
+//! Tests of the moves of docs/migrate.md from crane-scheduler and from Aliyun's gpushare, by plain manifests and by the
 //! chart. They run after Plimsoll was removed.
 //!
 //! A device plugin of the conformance suite stands in for Aliyun's. Its extender's part is done here: annotations, then
@@ -36,8 +36,8 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "pods_of_crane_and_of_aliyuns_gpushare_run_on_over_the_move_by_kustomize_and_count_on_every_card",
-        |env| moved(env, &By::Kustomize(env.cluster()?)),
+        "pods_of_crane_and_of_aliyuns_gpushare_run_on_over_the_move_by_plain_manifests_and_count_on_every_card",
+        |env| moved(env, &By::Manifests(env.cluster()?)),
     )
     .takes(90),
     on_our_nodes(
@@ -47,7 +47,7 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(90),
 ];
 
-const OVERLAY: &str = "moved";
+const VALUES: &str = "moved";
 const FLAGS: [&str; 2] = ["--set=policy.crane=true", "--set=fromGpushare=true"];
 /// Units of Aliyun's device plugin on a node: as many as the cards' memory in GiB.
 const UNITS: usize = 64;
@@ -60,15 +60,15 @@ const AHEAD: SignedDuration = SignedDuration::from_hours(8);
 
 /// How Plimsoll is installed.
 enum By<'a> {
-    Kustomize(&'a Cluster),
+    Manifests(&'a Cluster),
     Chart(ChartRelease<'a>),
 }
 
 impl By<'_> {
     fn install(&self) -> Result<()> {
         match self {
-            Self::Kustomize(cluster) => {
-                cluster.apply(OVERLAY)?;
+            Self::Manifests(cluster) => {
+                cluster.apply(VALUES)?;
                 install::make_certificates(cluster, &[])?;
                 install::wait_for_rollouts(cluster, PLIMSOLLS)
             }
@@ -80,8 +80,8 @@ impl By<'_> {
     fn end(&self) -> Result<()> {
         match self {
             // The shipped policy comes with that, too.
-            Self::Kustomize(cluster) => {
-                cluster.apply(Setup::Shipped.overlay())?;
+            Self::Manifests(cluster) => {
+                cluster.apply(Setup::Shipped.values())?;
                 install::wait_for_rollouts(cluster, PLIMSOLLS)
             }
             Self::Chart(release) => release.upgrade(&["--set=policy.crane=true"]),
@@ -90,7 +90,7 @@ impl By<'_> {
 
     fn uninstall(&self) -> Result<()> {
         match self {
-            Self::Kustomize(cluster) => install::remove(cluster, OVERLAY),
+            Self::Manifests(cluster) => install::remove(cluster, VALUES),
             Self::Chart(release) => release.uninstall(),
         }
     }

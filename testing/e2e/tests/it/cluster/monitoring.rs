@@ -143,10 +143,10 @@ fn start(env: &TestEnv, targets: &Path) -> Result<Server> {
     let sources = &cluster.settings().sources;
     run(&mut command(sources.join("scripts/require-prometheus.sh")))?;
     let shipped = |file: &str| {
-        let path = sources.join("deploy/chart/monitoring").join(file);
+        let path = sources.join("deploy").join(file);
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     };
-    let scraped = shipped("scrape-config.yaml")?;
+    let scraped = shipped("chart/monitoring/scrape-config.yaml")?;
     let (before, rest) =
         scraped.split_once("  kubernetes_sd_configs:\n").context("no discovery")?;
     let (_, after) = rest.split_once("  relabel_configs:\n").context("no relabelling")?;
@@ -160,7 +160,7 @@ fn start(env: &TestEnv, targets: &Path) -> Result<Server> {
          scrape_configs:\n{scraped}"
     );
     let mut rules = String::new();
-    for line in shipped("rules.yaml")?.lines() {
+    for line in shipped("manifests/rules.yaml")?.lines() {
         let minutes = line.trim_start().strip_prefix("for: ").and_then(|it| it.strip_suffix('m'));
         match minutes {
             Some(minutes) => rules += &format!("    for: {minutes}s\n"),

@@ -47,11 +47,10 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(25),
 ];
 
-const OVERLAY: &str = "second-scheduler";
+const VALUES: &str = "second-scheduler";
 /// What pods name in `spec.schedulerName`.
 const NAME: &str = "plimsoll-scheduler";
 const POLICY: &str = "plimsoll-scheduler-name";
-const POLICY_FILE: &str = "deploy/components/second-scheduler/policy.yaml";
 /// The text that an author is to add.
 const LINE: &str = "`schedulerName: plimsoll-scheduler`";
 /// Its Deployment, ServiceAccount, and the name in the labels of its objects.
@@ -62,7 +61,7 @@ const SETS: &str = "/apis/apps/v1/namespaces/plimsoll-e2e/replicasets";
 const IN_FORCE: Duration = Duration::from_secs(60);
 
 /// Runs `work` with the second scheduler, while that of the control plane is as kubeadm set it up. Afterwards, that one
-/// asks the extender again, and all that the component adds is gone.
+/// asks the extender again, and all that the mode adds is gone.
 fn beside(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let cluster = env.cluster()?;
     let control_plane = cluster.nodes().first().context("no node")?;
@@ -78,15 +77,7 @@ fn beside(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
 
 fn start(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    cluster.apply(OVERLAY)?;
-    let here = json!({"spec": {"template": {"spec": {
-        "containers": [{
-            "name": PROGRAM,
-            "image": format!("registry.k8s.io/kube-scheduler:{}", plain_version(env.kubernetes())),
-        }],
-    }}}});
-    let deployment = ["-n", "plimsoll", "patch", "deployment", PROGRAM, "-p"];
-    cluster.kubectl_run(&[&deployment[..], &[&here.to_string()]].concat())?;
+    cluster.apply(VALUES)?;
     env.rolled_out(PROGRAM)?;
     in_force(env)
 }
@@ -104,12 +95,7 @@ fn dry_run() -> String {
     format!("{PODS}?dryRun=All")
 }
 
-/// Without what a provider appends, as in `v1.36.3-eks-abc`.
-fn plain_version(version: &str) -> &str {
-    version.split(['-', '+']).next().unwrap_or(version)
-}
-
-/// Removes what the component adds, and puts back what it changes.
+/// Removes what the mode adds, and puts back what it changes.
 fn remove(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     let labelled = format!("app.kubernetes.io/name={PROGRAM},app.kubernetes.io/part-of=plimsoll");
@@ -126,7 +112,7 @@ fn remove(env: &TestEnv) -> Result<()> {
     ] {
         cluster.kubectl_run(&[&delete[..], words].concat())?;
     }
-    cluster.apply(Setup::Tested.overlay())
+    cluster.apply(Setup::Tested.values())
 }
 
 /// The same pod, for our scheduler.
@@ -327,8 +313,7 @@ fn ends_once(env: &TestEnv) -> Result<()> {
         })?;
         ensure!(said.starts_with("UnexpectedAdmissionError"), "{said}");
         // Its controller would make another one.
-        let policy = cluster.settings().sources.join(POLICY_FILE);
-        cluster.kubectl_run(&["apply", "-f", &policy.to_string_lossy()])?;
+        cluster.apply(VALUES)?;
         in_force(env)?;
         user.done(env, Verb::Create, SETS, &replica_set("again", gpu_container("main", 1)))?;
         let path = format!("{SETS}/again");

@@ -112,8 +112,8 @@ pub(crate) fn set_card_use(node: &Node, utilisation: u64, used_mib: u64) -> Resu
 /// Only a server-side dry run: no node here has NVIDIA's runtime.
 fn components(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    let folder = cluster.overlay("real-gpu-nodes");
-    let words = ["apply", "--dry-run=server", "-o", "json", "-k", &folder];
+    let manifests = cluster.rendered("real-gpu-nodes")?;
+    let words = ["apply", "--dry-run=server", "-o", "json", "-f", &manifests];
     let accepted: Value = serde_json::from_str(&cluster.kubectl_run(&words)?)?;
     let all = accepted["items"].as_array().context("no list")?;
     let classes: BTreeMap<&str, &Value> = all
@@ -240,10 +240,10 @@ fn restore(env: &TestEnv, node: &Node) -> Result<()> {
     restarted(env, node, || node.run(&["rm", "-f", FILE]).map(drop)).map(drop)
 }
 
-/// Applies a kustomization and waits for the rollout of exporters and annotator.
-pub(crate) fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
+/// Applies values of the tests, and waits for the rollout of exporters and annotator.
+pub(crate) fn apply(env: &TestEnv, values: &str) -> Result<()> {
     let cluster = env.cluster()?;
-    cluster.apply(overlay)?;
+    cluster.apply(values)?;
     let exporters = "daemonset/node-exporter-plus";
     cluster.kubectl_run(&["-n", "plimsoll", "rollout", "status", exporters, "--timeout=300s"])?;
     env.rolled_out("annotator")

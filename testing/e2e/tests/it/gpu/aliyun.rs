@@ -251,7 +251,7 @@ fn waiting(name: &str, units: u64) -> Value {
     gated(pod(name, &[gpu_container("main", units)]))
 }
 
-/// The component `unhealthy-gpus`: what the driver reports is listed there, and what others list takes no pods.
+/// `devicePlugin.unhealthyConfigMaps`: what the driver reports is listed there, and what others list takes no pods.
 fn unhealthy_map(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let card = host.cards().remove(2);

@@ -1,4 +1,4 @@
-//! Tests of the component `evict-for-cards`: evictions for a pod whose node has units enough and no card with room.
+//! Tests of `extender.evictForCards`: evictions for a pod whose node has units enough and no card with room.
 
 use std::time::Duration;
 
@@ -26,18 +26,18 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 const NODE: &str = "fake-001";
 /// Of all pods here: a budget covers none without a label.
 const LABEL: &str = "card-evictions";
-/// What the tests run on, and with the component.
-const OVERLAYS: [&str; 2] = ["tested", "evict-for-cards"];
+/// What the tests run on, and with the value.
+const VALUES: [&str; 2] = ["tested", "evict-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-evictions";
 /// Looks at the waiting pod come after 10, 20 and 40 seconds. After the evictions kube-scheduler has to try the pod
 /// again, as for [`BINDING`].
 const LOOKS: Duration = BINDING;
 
 fn fewest(env: &TestEnv) -> Result<()> {
-    let done = apply(env, OVERLAYS[1])
+    let done = apply(env, VALUES[1])
         .and_then(|()| with_full_cards(env, forbidden))
         .and_then(|()| with_full_cards(env, evicted));
-    let restored = apply(env, OVERLAYS[0]).and_then(|()| {
+    let restored = apply(env, VALUES[0]).and_then(|()| {
         let kinds = ["clusterrole", "clusterrolebinding"].map(|kind| format!("{kind}/{RIGHTS}"));
         env.cluster()?.kubectl_run(&["delete", &kinds[0], &kinds[1]]).map(drop)
     });
@@ -102,7 +102,7 @@ fn gpu(name: &str, units: u64) -> Value {
     pod
 }
 
-fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
-    env.cluster()?.apply(overlay)?;
+fn apply(env: &TestEnv, values: &str) -> Result<()> {
+    env.cluster()?.apply(values)?;
     env.rolled_out(EXTENDER)
 }

@@ -169,7 +169,7 @@ fn words(arguments: &Value) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The daemon of the component `gpu-mps` is a stand-in, which makes its pipes and holds one open.
+/// The daemon of `mps.enabled` is a stand-in, which makes its pipes and holds one open.
 fn mps(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
     let mut shared = pod("shared", &[gpu_container("main", 4)]);

@@ -1,4 +1,4 @@
-//! A test of the component `move-for-cards`: one pod is moved, so that another finds all cards of a node.
+//! A test of `extender.moveForCards`: one pod is moved, so that another finds all cards of a node.
 //!
 //! No node's total suffices for the pod that waits, so kube-scheduler never asks the extender about it.
 
@@ -26,8 +26,8 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 )
 .takes(60)];
 
-/// What the tests run on, and with the component.
-const OVERLAYS: [&str; 2] = ["tested", "move-for-cards"];
+/// What the tests run on, and with the value.
+const VALUES: [&str; 2] = ["tested", "move-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-moves";
 const CARD_UNITS: u64 = CARD_MIB / 1024;
 /// Looks at the waiting pod come after 10, 20 and 40 seconds, then a pod ends and its successor starts.
@@ -36,9 +36,9 @@ const MOVE: Duration = Duration::from_secs(180);
 const SMALL: [(&str, u64); 2] = [("one", 2), ("two", CARD_UNITS - 1)];
 
 fn moved(env: &TestEnv) -> Result<()> {
-    let done = apply(env, OVERLAYS[1]).and_then(|()| scatter(env)).and_then(|()| make_room(env));
+    let done = apply(env, VALUES[1]).and_then(|()| scatter(env)).and_then(|()| make_room(env));
     let removed = SMALL.iter().try_for_each(|(name, _)| remove(env, name));
-    let restored = apply(env, OVERLAYS[0]).and_then(|()| {
+    let restored = apply(env, VALUES[0]).and_then(|()| {
         let kinds = ["clusterrole", "clusterrolebinding"].map(|kind| format!("{kind}/{RIGHTS}"));
         env.cluster()?.kubectl_run(&["delete", &kinds[0], &kinds[1]]).map(drop)
     });
@@ -136,7 +136,7 @@ fn remove(env: &TestEnv, name: &str) -> Result<()> {
     })
 }
 
-fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
-    env.cluster()?.apply(overlay)?;
+fn apply(env: &TestEnv, values: &str) -> Result<()> {
+    env.cluster()?.apply(values)?;
     env.rolled_out(EXTENDER)
 }

@@ -10,11 +10,11 @@ use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::Node;
 use e2e::build::descheduler;
 use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Signal};
+use e2e::{Cluster, Node};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -123,10 +123,15 @@ fn deployments(env: &TestEnv) -> Api<Deployment> {
     Api::namespaced(env.client(), NAMESPACE)
 }
 
+/// The sample with rounds of seconds.
+fn folder(cluster: &Cluster) -> String {
+    cluster.settings().sources.join("testing/e2e/deploy").join(OVERLAY).display().to_string()
+}
+
 /// Applies the sample, and starts it.
 fn start_descheduler(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    cluster.apply(OVERLAY)?;
+    cluster.kubectl_run(&["apply", "-k", &folder(cluster)])?;
     let status = ["-n", "descheduler", "rollout", "status", "deployment/descheduler"];
     cluster.kubectl_run(&[&status[..], &["--timeout=300s"]].concat()).map(drop)
 }
@@ -147,7 +152,7 @@ fn while_stopped(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()>
 
 fn remove(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    let folder = cluster.overlay(OVERLAY);
+    let folder = folder(cluster);
     let words = ["delete", "--ignore-not-found", "--wait", "--timeout=300s", "-k", &folder];
     let descheduler = cluster.kubectl_run(&words);
     let foreground = DeleteParams::foreground();

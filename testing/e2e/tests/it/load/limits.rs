@@ -138,8 +138,8 @@ pub(crate) fn annotations(env: &TestEnv, node: &Node) -> Result<BTreeMap<String,
     Ok(env.block_on(nodes.get(node.name()))?.metadata.annotations.unwrap_or_default())
 }
 
-/// Runs `work` with a policy whose periods are seconds instead of minutes. It is installed in the documented way: by a
-/// kustomization that refers to `deploy/`.
+/// Runs `work` with a policy whose periods are seconds instead of minutes. It is installed in the documented way: by
+/// the value `policy.text`.
 pub(crate) fn with_short_periods(
     env: &TestEnv,
     work: impl FnOnce(&Node, &Node) -> Result<()>,
@@ -152,11 +152,11 @@ pub(crate) fn with_short_periods(
     restored
 }
 
-/// Applies a kustomization whose policy differs from the one in force.
-fn apply(env: &TestEnv, overlay: &str) -> Result<()> {
+/// Applies values whose policy differs from the one in force.
+fn apply(env: &TestEnv, values: &str) -> Result<()> {
     let cluster = env.cluster()?;
     policy::changed_by(env, || {
-        cluster.apply(overlay)?;
+        cluster.apply(values)?;
         let wanted = ["-n", "plimsoll", "rollout", "status", "daemonset/node-exporter-plus"];
         cluster.kubectl_run(&[&wanted[..], &["--timeout=300s"]].concat()).map(drop)
     })
