@@ -135,7 +135,10 @@ fn pods(card: &Card) -> String {
 
 /// A bar: full blocks for what is held.
 pub(super) fn bar(held: u32, units: u32) -> String {
-    let full = (u64::from(held) * BAR).div_ceil(u64::from(units.max(1))).min(BAR) as usize;
+    let full = match units {
+        0 => 0,
+        _ => (u64::from(held) * BAR).div_ceil(u64::from(units)).min(BAR) as usize,
+    };
     format!("{}{}", "█".repeat(full), "░".repeat(BAR as usize - full))
 }
 
