@@ -45,7 +45,6 @@ pub struct Metrics {
     pod_use_polls: Labelled<Counter, 1>,
     pod_uses: Labelled<Counter, 1>,
     workloads: Gauge,
-    workload_uses_refused: Counter,
     workloads_evicted: Counter,
     pub(crate) watches: WatchMetrics,
 }
@@ -144,10 +143,6 @@ impl Metrics {
             workloads: registry.gauge(
                 "plimsoll_annotator_workloads",
                 "Workloads whose pods' use is known",
-            ),
-            workload_uses_refused: registry.counter(
-                "plimsoll_annotator_workload_uses_refused_total",
-                "Uses that were not learned from, since no pod can use so much",
             ),
             workloads_evicted: registry.counter(
                 "plimsoll_annotator_workloads_evicted_total",
@@ -271,7 +266,7 @@ impl Metrics {
         let stats = learner.lock().unwrap_or_else(PoisonError::into_inner).stats();
         let list = leaders_list.lock().unwrap_or_else(PoisonError::into_inner);
         self.workloads.set(count(stats.workloads.max(list.as_ref().map_or(0, Vec::len))));
-        set_counter(&self.workload_uses_refused, stats.refused);
+        set_counter(&self.pod_uses.with(["implausible"]), stats.refused);
         set_counter(&self.workloads_evicted, stats.evicted);
     }
 }

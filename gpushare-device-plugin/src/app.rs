@@ -79,9 +79,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
         .await
         .context("cannot set up the API server's client")?;
     let host = args.host();
-    let kubelet =
-        PodResourcesClient::new(&host.pod_resources, &args.names.gpu_resource, metrics.clone())
-            .context("cannot use the kubelet's socket below --host-root")?;
+    let kubelet = PodResourcesClient::new(&host.pod_resources, &args.names.gpu_resource)
+        .context("cannot use the kubelet's socket below --host-root")?;
     let events = NodeEvents::new(client.clone(), args.node());
     // From here on nothing can fail.
     let wiring = Wiring { args, host, context, metrics, client, events, end: Shutdown::new() };

@@ -25,8 +25,6 @@ pub struct Metrics {
     pub withheld: Counter,
     /// Claims written from the kubelet's records.
     pub claims_written: Counter,
-    /// PodResources calls that the kubelet's rate limit rejected.
-    pub record_retries: Counter,
     /// Registrations with the kubelet.
     pub registrations: Counter,
     /// 1 while no card was found, so that nothing else of the plugin runs.
@@ -112,10 +110,6 @@ impl Metrics {
             claims_written: registry.counter(
                 "plimsoll_gpu_claims_written_total",
                 "Claims that were written anew from the kubelet's records",
-            ),
-            record_retries: registry.counter(
-                "plimsoll_gpu_record_retries_total",
-                "Calls of the kubelet's PodResources API that its rate limit turned away",
             ),
             registrations: registry
                 .counter("plimsoll_gpu_registrations_total", "Registrations with the kubelet"),

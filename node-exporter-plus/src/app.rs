@@ -36,14 +36,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
 
     let node = Node { boot_id: boot, uptime: None, sample_interval: interval.duration() };
     let uptime = UptimeFile::new(&roots.procfs);
-    let endpoints = Endpoints::new(
-        store.clone(),
-        clock.clone(),
-        &metrics,
-        node,
-        uptime,
-        roots.cgroupfs.clone(),
-    );
+    let endpoints =
+        Endpoints::new(store.clone(), clock.clone(), node, uptime, roots.cgroupfs.clone());
     check_cgroups(&roots.cgroupfs);
     args.server().start(endpoints, &metrics, &context).await?;
 

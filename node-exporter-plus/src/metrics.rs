@@ -6,9 +6,7 @@ use daemon::tls::TlsMetrics;
 /// Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    samples: Labelled<Counter, 1>,
-    failures: Labelled<Counter, 1>,
-    requests: Labelled<Counter, 1>,
+    samples: Labelled<Counter, 2>,
     pub(crate) tls: TlsMetrics,
 }
 
@@ -26,18 +24,8 @@ impl Metrics {
         Self {
             samples: registry.counters(
                 "plimsoll_exporter_samples_total",
-                ["collector"],
-                "Samples taken, by collector",
-            ),
-            failures: registry.counters(
-                "plimsoll_exporter_sample_failures_total",
-                ["collector"],
-                "Samples that failed, by collector",
-            ),
-            requests: registry.counters(
-                "plimsoll_exporter_scrapes_total",
-                ["endpoint"],
-                "Requests answered, by path",
+                ["collector", "outcome"],
+                "Samples, by collector and outcome",
             ),
             tls: TlsMetrics::register(registry),
         }
@@ -45,12 +33,6 @@ impl Metrics {
 
     /// Counts one sample of a collector.
     pub(crate) fn sampled(&self, collector: &'static str, ok: bool) {
-        let family = if ok { &self.samples } else { &self.failures };
-        family.with([collector]).inc();
-    }
-
-    /// The counter of the requests for a path.
-    pub(crate) fn requests(&self, path: &'static str) -> Counter {
-        self.requests.with([path])
+        self.samples.with([collector, if ok { "taken" } else { "failed" }]).inc();
     }
 }

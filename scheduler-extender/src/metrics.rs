@@ -287,7 +287,7 @@ fn set_watch(metrics: &WatchCounters, watch: &WatchState) {
 /// The shadow policy's metrics; clones share them.
 #[derive(Debug, Clone)]
 pub struct ShadowMetrics {
-    decisions: Counter,
+    compared: Counter,
     disagreements: Labelled<Counter, 1>,
     /// Decisions that were not compared because too many were waiting.
     pub skipped: Counter,
@@ -295,26 +295,25 @@ pub struct ShadowMetrics {
 
 impl ShadowMetrics {
     fn register(registry: &mut Registry) -> Self {
+        let decisions = registry.counters(
+            "plimsoll_extender_shadow_decisions_total",
+            ["outcome"],
+            "Decisions that were compared with the shadow policy's, and that were not, by outcome",
+        );
         Self {
-            decisions: registry.counter(
-                "plimsoll_extender_shadow_decisions_total",
-                "Decisions that were compared with the shadow policy's",
-            ),
+            compared: decisions.with(["compared"]),
+            skipped: decisions.with(["skipped"]),
             disagreements: registry.counters(
                 "plimsoll_extender_shadow_disagreements_total",
                 ["kind"],
                 "Decisions that the shadow policy would have made otherwise, by what differs",
-            ),
-            skipped: registry.counter(
-                "plimsoll_extender_shadow_skipped_total",
-                "Decisions that were not compared, since too many were waiting",
             ),
         }
     }
 
     /// Counts a comparison.
     pub(crate) fn count_comparison(&self, comparison: &Comparison) {
-        self.decisions.inc();
+        self.compared.inc();
         let kinds =
             [("filter", comparison.differs_in_filter()), ("score", comparison.differs_in_score())];
         for (kind, differs) in kinds {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use daemon::metrics::{Counter, Gauge, Registry};
+use daemon::metrics::{Counter, Registry};
 use tokio::time::Instant;
 
 use super::http::Connection;
@@ -32,7 +32,6 @@ const DEFAULT_FILES: u64 = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionMetrics {
     opened: Counter,
-    idle: Gauge,
 }
 
 impl ConnectionMetrics {
@@ -42,8 +41,6 @@ impl ConnectionMetrics {
                 "plimsoll_annotator_connections_opened_total",
                 "Connections made to exporters",
             ),
-            idle: registry
-                .gauge("plimsoll_annotator_connections_idle", "Connections kept for the next poll"),
         }
     }
 }
@@ -88,11 +85,7 @@ impl Connections {
 
     /// Removes and returns the open connection to `address` that `transport` may use.
     pub(super) fn take(&self, transport: &Arc<Transport>, address: &str) -> Option<Connection> {
-        let mut pool = self.pool_for(transport);
-        let removed = pool.by_address.remove(address);
-        self.count(&pool);
-        drop(pool);
-        let mut idle = removed?;
+        let mut idle = self.pool_for(transport).by_address.remove(address)?;
         let is_fresh = idle.since.elapsed() <= MAX_IDLE;
         (is_fresh && idle.connection.is_open()).then_some(idle.connection)
     }
@@ -105,7 +98,6 @@ impl Connections {
             let idle = IdleConnection { connection, since: Instant::now() };
             pool.by_address.insert(address.into(), idle);
         }
-        self.count(&pool);
     }
 
     /// Closes expired connections periodically, without end.
@@ -113,9 +105,7 @@ impl Connections {
         loop {
             tokio::time::sleep(SWEEP_EVERY).await;
             let now = Instant::now();
-            let mut pool = self.lock();
-            pool.by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
-            self.count(&pool);
+            self.lock().by_address.retain(|_, idle| now.duration_since(idle.since) <= MAX_IDLE);
         }
     }
 
@@ -127,10 +117,6 @@ impl Connections {
         }
         pool.transport = Some(Arc::clone(transport));
         pool
-    }
-
-    fn count(&self, pool: &Pool) {
-        self.metrics.idle.set(i64::try_from(pool.by_address.len()).unwrap_or(i64::MAX));
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {

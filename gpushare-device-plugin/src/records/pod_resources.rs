@@ -15,7 +15,6 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::cards::ids::{DeviceId, Ids};
-use crate::metrics::Metrics;
 use crate::pods::PodRef;
 use kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kubelet_api::podresources::{
@@ -72,7 +71,6 @@ type Client = PodResourcesListerClient<Channel>;
 pub struct PodResourcesClient {
     client: Client,
     resource: String,
-    metrics: Metrics,
 }
 
 impl PodResourcesClient {
@@ -80,14 +78,10 @@ impl PodResourcesClient {
     ///
     /// # Errors
     /// When the path cannot be part of an address.
-    pub fn new(
-        path: &Path,
-        resource: &str,
-        metrics: Metrics,
-    ) -> Result<Self, tonic::transport::Error> {
+    pub fn new(path: &Path, resource: &str) -> Result<Self, tonic::transport::Error> {
         let channel = Endpoint::from_shared(format!("unix://{}", path.display()))?.connect_lazy();
         let client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(Self { client, resource: resource.to_owned(), metrics })
+        Ok(Self { client, resource: resource.to_owned() })
     }
 
     /// List: every active pod.
@@ -158,10 +152,9 @@ impl PodResourcesClient {
     {
         for _ in 1..MAX_CALLS {
             match call(self.client.clone()).await {
-                Err(status) if status.code() == Code::ResourceExhausted => {
-                    self.metrics.record_retries.inc();
-                }
-                Err(status) if status.code() == Code::Unavailable => {}
+                // The kubelet's rate limit, or the kubelet starts.
+                Err(status)
+                    if matches!(status.code(), Code::ResourceExhausted | Code::Unavailable) => {}
                 answer => return answer,
             }
             sleep(RETRY_PAUSE).await;

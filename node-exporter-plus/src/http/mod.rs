@@ -17,13 +17,12 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use daemon::follow::Current;
 use daemon::http::Handler;
-use daemon::metrics::Counter;
 use daemon::token::{Token, refusal};
 
+use crate::SharedStore;
 use crate::collectors::UptimeFile;
 use crate::render::Node;
 use crate::series::Clock;
-use crate::{Metrics, SharedStore};
 
 use pages::{Page, Pages};
 use pods::PodsPage;
@@ -33,24 +32,18 @@ pub(crate) use server::Server;
 pub struct Endpoints {
     store: SharedStore,
     clock: Clock,
-    metrics: Counter,
-    statistics: Counter,
-    statistics_v1: Counter,
-    pods: Counter,
     pages: Mutex<Pages>,
     pods_page: Mutex<PodsPage>,
     token: Option<Current<Token>>,
 }
 
 impl Endpoints {
-    /// Answers with what `store` holds at `clock`'s time, and counts requests in `metrics`. `/v1/statistics` describes
-    /// the node by `node`, whose time since boot is read from `uptime`. `/v1/pods` is read from the control groups at
-    /// `cgroupfs`.
+    /// Answers with what `store` holds at `clock`'s time. `/v1/statistics` describes the node by `node`, whose time since
+    /// boot is read from `uptime`. `/v1/pods` is read from the control groups at `cgroupfs`.
     #[must_use]
     pub fn new(
         store: SharedStore,
         clock: Clock,
-        metrics: &Metrics,
         node: Node,
         uptime: UptimeFile,
         cgroupfs: PathBuf,
@@ -58,10 +51,6 @@ impl Endpoints {
         Self {
             store,
             clock,
-            metrics: metrics.requests("/metrics"),
-            statistics: metrics.requests("/statistics"),
-            statistics_v1: metrics.requests("/v1/statistics"),
-            pods: metrics.requests(PODS),
             pages: Mutex::new(Pages::new(node, uptime)),
             pods_page: Mutex::new(PodsPage::new(cgroupfs)),
             token: None,
@@ -93,25 +82,15 @@ impl Endpoints {
     }
 
     fn serve(&self, page: Page) -> Response {
-        self.counter(page).inc();
         let mut store = self.store.lock();
         let bytes = lock(&self.pages).get(page, &mut store, (self.clock)());
         answer(bytes, page.content_type())
     }
 
     fn serve_pods(&self) -> Response {
-        self.pods.inc();
         match lock(&self.pods_page).get((self.clock)()) {
             Ok(bytes) => answer(bytes, "application/json"),
             Err(error) => (StatusCode::NOT_FOUND, format!("{error}\n")).into_response(),
-        }
-    }
-
-    fn counter(&self, page: Page) -> &Counter {
-        match page {
-            Page::Metrics => &self.metrics,
-            Page::Statistics => &self.statistics,
-            Page::StatisticsV1 => &self.statistics_v1,
         }
     }
 }

@@ -73,7 +73,7 @@ impl Exporter {
         };
         let uptime = UptimeFile::new(procfs);
         let cgroupfs = cgroupfs.to_owned();
-        let endpoints = Endpoints::new(store, clock, &Metrics::default(), node, uptime, cgroupfs);
+        let endpoints = Endpoints::new(store, clock, node, uptime, cgroupfs);
         tokio::spawn(serve(listener, endpoints, Limits::admin(), shutdown.clone()));
         Self { address, sampler, readiness, seconds, stop: shutdown }
     }

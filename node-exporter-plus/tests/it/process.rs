@@ -108,7 +108,8 @@ async fn it_samples_becomes_ready_serves_and_stops_cleanly() {
         assert_eq!(get(admin, "/livez", "*/*").await.status, 200);
         let counted = get(admin, "/metrics", "*/*").await.body;
         assert!(
-            counted.contains("plimsoll_exporter_samples_total{collector=\"cpu\"}"),
+            counted
+                .contains("plimsoll_exporter_samples_total{collector=\"cpu\",outcome=\"taken\"}"),
             "{counted}"
         );
         assert_eq!(exporter.terminate().await.code(), Some(0));

@@ -81,10 +81,10 @@ async fn a_node_that_the_shadow_alone_rejects_is_counted_and_still_taken() {
     };
     assert_eq!((compared.nodes, compared.policy, compared.shadow), (3, policy, shadowed));
     assert_eq!(compared.differs, [Difference::Filter, Difference::Score]);
-    assert_eq!(metric(&rig, "decisions_total"), 1);
+    assert_eq!(metric(&rig, r#"decisions_total{outcome="compared"}"#), 1);
     assert_eq!(metric(&rig, r#"disagreements_total{kind="filter"}"#), 1);
     assert_eq!(metric(&rig, r#"disagreements_total{kind="score"}"#), 1);
-    assert_eq!(metric(&rig, "skipped_total"), 0);
+    assert_eq!(metric(&rig, r#"decisions_total{outcome="skipped"}"#), 0);
 }
 
 #[tokio::test]
@@ -107,7 +107,8 @@ async fn a_pod_that_is_decided_again_has_one_sample_and_the_newest_comes_first()
     decide(&rig, &pods[0], 1).await;
     decide(&rig, &pods[1], 2).await;
     rig.filter("/load-aware", &pods[0], &["cool"]).await;
-    rig.until("the third", async || metric(&rig, "decisions_total") == 3).await;
+    rig.until("the third", async || metric(&rig, r#"decisions_total{outcome="compared"}"#) == 3)
+        .await;
     let names: Vec<_> = shadow(&rig).await.into_iter().map(|of| (of.pod.name, of.nodes)).collect();
     assert_eq!(names, [("a".to_owned(), 1), ("b".to_owned(), 3)]);
 }
@@ -142,8 +143,9 @@ async fn without_the_flag_there_is_no_shadow_and_the_answer_says_how_to_get_one(
     let (status, text) = rig.get_status("/shadow").await;
     assert_eq!((status, text.contains("--shadow-policy-file")), (404, true), "{text}");
     let page = rig.context.metrics().unwrap();
-    for unused in ["decisions_total 0", "skipped_total 0"] {
-        assert!(page.contains(&format!("\nplimsoll_extender_shadow_{unused}\n")), "{page}");
+    for outcome in ["compared", "skipped"] {
+        let unused = format!("shadow_decisions_total{{outcome=\"{outcome}\"}} 0");
+        assert!(page.contains(&format!("\nplimsoll_extender_{unused}\n")), "{page}");
     }
     assert_eq!(page.matches("\nplimsoll_extender_shadow_").count(), 2, "{page}");
 }

@@ -348,6 +348,12 @@ impl DeviceManager {
         lock(&self.shared.limiter).exhaust();
     }
 
+    /// How many calls of PodResources the rate limit has rejected.
+    #[must_use]
+    pub fn calls_turned_away(&self) -> usize {
+        lock(&self.shared.limiter).turned_away
+    }
+
     /// Ids that two pods hold at the same time.
     #[must_use]
     pub fn shared_ids(&self) -> Ids {

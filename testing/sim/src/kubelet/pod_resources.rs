@@ -32,11 +32,12 @@ pub(super) struct Limiter {
     tokens: f64,
     /// When it had them. `None`: at the next call, however late that comes.
     at: Option<Instant>,
+    pub(super) turned_away: usize,
 }
 
 impl Limiter {
     pub(super) fn new() -> Self {
-        Self { tokens: BURST, at: None }
+        Self { tokens: BURST, at: None, turned_away: 0 }
     }
 
     fn take(&mut self) -> bool {
@@ -46,6 +47,7 @@ impl Limiter {
         (self.tokens, self.at) = ((self.tokens + refilled).min(BURST), Some(now));
         let allowed = self.tokens >= 1.0;
         self.tokens -= f64::from(u8::from(allowed));
+        self.turned_away += usize::from(!allowed);
         allowed
     }
 
