@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::time::Duration;
 
-use gpushare_device_plugin::metrics::Metrics;
 use gpushare_device_plugin::records::pod_resources::PodResourcesClient;
 use sim::pod;
 
@@ -41,7 +40,7 @@ async fn a_kubelet_that_does_not_listen_yet_is_asked_again() {
     let mut kubelet = Kubelet::start(root.path(), RESOURCE);
     kubelet.kill().await;
     let socket = kubelet.records_socket().to_owned();
-    let client = PodResourcesClient::new(&socket, RESOURCE, Metrics::default()).unwrap();
+    let client = PodResourcesClient::new(&socket, RESOURCE).unwrap();
     let begin = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         kubelet.begin();

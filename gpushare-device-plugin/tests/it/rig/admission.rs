@@ -100,8 +100,7 @@ impl AdmissionRig {
             closed: watch::channel(Arc::default()).1,
             pods: Arc::clone(&cache),
             api: api.clone(),
-            kubelet: PodResourcesClient::new(kubelet.records_socket(), RESOURCE, metrics.clone())
-                .unwrap(),
+            kubelet: PodResourcesClient::new(kubelet.records_socket(), RESOURCE).unwrap(),
             checkpoint: CheckpointFile {
                 directory: kubelet.plugin_dir().to_owned(),
                 resource: RESOURCE.to_owned(),
