@@ -142,7 +142,8 @@ fn write_unknown(
 fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
     writeln!(out, "  scoring:\n    model: {}", scoring.model.name())?;
     writeln!(out, "    direction: {}", scoring.direction.name())?;
-    writeln!(out, "    scale: {}", scoring.scale.highest())
+    writeln!(out, "    scale: {}", scoring.scale.highest())?;
+    writeln!(out, "    newNodeCost: {}", scoring.new_node_cost)
 }
 
 fn limits(out: &mut String, overload: &Overload) -> std::fmt::Result {
