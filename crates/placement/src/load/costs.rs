@@ -39,7 +39,7 @@ trait NodeRule: Sync {
 }
 
 /// All rules, in the order of explanations.
-const RULES: [&dyn NodeRule; 2] = [&HotValue, &NewNode];
+const RULES: [&dyn NodeRule; 1] = [&HotValue];
 
 /// What costs the node points, each rule once.
 pub(super) fn costs<'a>(
@@ -85,32 +85,6 @@ impl NodeRule for HotValue {
         if let Some(note) = node.crane_hot_value {
             may_change(note.at, HOT_VALUE_MAX_AGE);
             may_change(note.at, -MAX_AHEAD);
-        }
-    }
-}
-
-/// How long a node is new.
-const NEW: SignedDuration = SignedDuration::from_mins(10);
-
-/// The policy's cost of a node that is new.
-struct NewNode;
-
-impl NodeRule for NewNode {
-    fn cost(&self, policy: &ResolvedPolicy, node: &NodeLoad, now: Timestamp) -> NodeCost {
-        let is_new = node.created_at.is_some_and(|at| is_fresh(at, now, NEW));
-        let points = if is_new { f64::from(policy.policy.scoring.new_node_cost) } else { 0.0 };
-        NodeCost { name: "newNodeCost", value: points, points, text: "a new node" }
-    }
-
-    fn change_times(
-        &self,
-        _: &ResolvedPolicy,
-        node: &NodeLoad,
-        may_change: &mut dyn FnMut(Timestamp, SignedDuration),
-    ) {
-        if let Some(at) = node.created_at {
-            may_change(at, NEW);
-            may_change(at, -MAX_AHEAD);
         }
     }
 }

@@ -12,19 +12,12 @@ pub struct Scoring {
     pub direction: Direction,
     /// The scale of the answer to kube-scheduler.
     pub scale: Scale,
-    /// Points that a node costs in the ten minutes after it was created.
-    pub new_node_cost: u8,
 }
 
 impl Scoring {
     /// crane-scheduler's scoring, on the scale of 10 that kube-scheduler specifies for extenders.
     pub fn crane() -> Self {
-        Self {
-            model: Model::CraneLinear,
-            direction: Direction::Spread,
-            scale: Scale::TEN,
-            new_node_cost: 0,
-        }
+        Self { model: Model::CraneLinear, direction: Direction::Spread, scale: Scale::TEN }
     }
 }
 

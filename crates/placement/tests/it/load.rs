@@ -154,16 +154,6 @@ fn not_knowing_costs_the_weight() {
 }
 
 #[test]
-fn a_new_node_costs_what_the_policy_says_for_ten_minutes() {
-    for (minutes, score) in [(9, 50), (10, 70)] {
-        let mut case = Case::evenly("0.30000");
-        case.policy.policy.scoring.new_node_cost = 20;
-        case.node.created_at = Some(now() - SignedDuration::from_mins(minutes));
-        assert_eq!(case.score(), score, "{minutes}");
-    }
-}
-
-#[test]
 fn each_whole_hot_value_costs_ten_points_and_cranes_is_a_float() {
     let codec = ReadingCodec::default();
     for (text, score) in [("2", 50), ("1.5", 55), ("0.04", 70), ("9", 0)] {

@@ -49,10 +49,9 @@ fn unknown() -> impl Strategy<Value = Unknown> {
 fn scoring() -> impl Strategy<Value = Scoring> {
     let models = select(vec![Model::CraneLinear, Model::AboveTypical]);
     let scale = (1..=100_u8).prop_map(|highest| Scale::new(highest).unwrap());
-    (models, any::<bool>(), scale, 0..=100_u8).prop_map(|(model, pack, scale, new_node_cost)| {
+    (models, any::<bool>(), scale).prop_map(|(model, pack, scale)| {
         let packs = pack && model == Model::CraneLinear;
-        let direction = if packs { Direction::Pack } else { Direction::Spread };
-        Scoring { model, direction, scale, new_node_cost }
+        Scoring { model, direction: if packs { Direction::Pack } else { Direction::Spread }, scale }
     })
 }
 

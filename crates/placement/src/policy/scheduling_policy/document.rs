@@ -131,11 +131,6 @@ pub(super) struct Scoring {
     #[serde(default)]
     #[schemars(schema_with = "scale")]
     pub(super) scale: OptionalField<Scalar>,
-    /// Points of 100 that a node costs in the ten minutes after it was created, a whole number from 0 to 100; 0 by
-    /// default.
-    #[serde(default)]
-    #[schemars(schema_with = "points")]
-    pub(super) new_node_cost: OptionalField<Scalar>,
 }
 
 /// What happens when all nodes are over limits, and which pods are exempt.
@@ -338,8 +333,4 @@ fn limit(_: &mut schemars::SchemaGenerator) -> Schema {
 
 fn scale(_: &mut schemars::SchemaGenerator) -> Schema {
     json_schema!({ "type": ["integer", "null"], "minimum": 1, "maximum": 100 })
-}
-
-fn points(_: &mut schemars::SchemaGenerator) -> Schema {
-    json_schema!({ "type": ["integer", "null"], "minimum": 0, "maximum": 100 })
 }

@@ -142,8 +142,7 @@ fn write_unknown(
 fn scoring(out: &mut String, scoring: &Scoring) -> std::fmt::Result {
     writeln!(out, "  scoring:\n    model: {}", scoring.model.name())?;
     writeln!(out, "    direction: {}", scoring.direction.name())?;
-    writeln!(out, "    scale: {}", scoring.scale.highest())?;
-    writeln!(out, "    newNodeCost: {}", scoring.new_node_cost)
+    writeln!(out, "    scale: {}", scoring.scale.highest())
 }
 
 fn limits(out: &mut String, overload: &Overload) -> std::fmt::Result {

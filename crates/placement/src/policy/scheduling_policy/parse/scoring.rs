@@ -9,7 +9,7 @@ use super::super::scalar::{EnumValue, Scalar, number};
 use crate::policy::{Direction, Model, Scale, Scoring};
 
 pub(super) fn default_scoring() -> Scoring {
-    Scoring { model: Model::AboveTypical, scale: DEFAULT_SCALE, ..Scoring::crane() }
+    Scoring { model: Model::AboveTypical, direction: Direction::Spread, scale: DEFAULT_SCALE }
 }
 
 pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
@@ -22,16 +22,7 @@ pub(super) fn scoring(fields: &ScoringFields) -> Checked<Scoring> {
         let problem = "only the model `craneLinear` packs: expected `spread`";
         return Err(fault(given, "spec.scoring.direction", problem.to_owned()));
     }
-    let new_node_cost = new_node_cost(&fields.new_node_cost)?;
-    Ok(Scoring { model, direction, scale: scale(&fields.scale)?, new_node_cost })
-}
-
-fn new_node_cost(given: &Option<Spanned<Scalar>>) -> Checked<u8> {
-    let Some(given) = given else { return Ok(0) };
-    let is_one = |points: f64| points.fract() == 0.0 && (0.0..=100.0).contains(&points);
-    let wanted = "a whole number from 0 to 100";
-    // A cast of a float saturates.
-    Ok(number("spec.scoring.newNodeCost", given, wanted, is_one)? as u8)
+    Ok(Scoring { model, direction, scale: scale(&fields.scale)? })
 }
 
 fn scale(given: &Option<Spanned<Scalar>>) -> Checked<Scale> {
