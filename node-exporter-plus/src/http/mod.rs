@@ -38,8 +38,8 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Answers with what `store` holds at `clock`'s time. `/v1/statistics` describes the node by `node`, whose time since
-    /// boot is read from `uptime`. `/v1/pods` is read from the control groups at `cgroupfs`.
+    /// Answers with what `store` holds at `clock`'s time. `/v1/statistics` describes the node by `node`, whose time
+    /// since boot is read from `uptime`. `/v1/pods` is read from the control groups at `cgroupfs`.
     #[must_use]
     pub fn new(
         store: SharedStore,
