@@ -47,10 +47,11 @@ demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SA
 	@exec "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo"
 
 .PHONY: lint
-lint: toolchain ## Formatting, width of comments, the project's size, clippy, rustdoc, dependency policy (installs cargo-deny when missing)
+lint: toolchain ## Formatting, width of comments, the size and shape of the sources, clippy, rustdoc, dependency policy (installs cargo-deny when missing)
 	$(CARGO) fmt --all --check
 	scripts/check-comment-width.sh
 	scripts/size.sh --check
+	scripts/shape.sh --check
 	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
 	$(CARGO) clippy --locked --package plimsoll-e2e --test e2e -- --deny warnings
 	RUSTDOCFLAGS="$${RUSTDOCFLAGS:-} --deny warnings" \

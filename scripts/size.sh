@@ -19,8 +19,11 @@ code_lines() {
         END { print lines + 0 }' | awk '{ sum += $1 } END { print sum }'
 }
 rust() { git ls-files -- '*.rs' | grep -vE "$generated"; }
+# The product's files, for scripts/shape.sh too.
+product_files() { rust | grep -E "$product"; }
+if [ "${1:-}" = --files ]; then product_files; exit; fi
 all=$(rust | code_lines all)
-code=$(rust | grep -E "$product" | code_lines product)
+code=$(product_files | code_lines product)
 command=$(rust | grep '^cli/src/' | code_lines product)
 rows() { grep -cE "$1" "$2"; }
 
