@@ -6,11 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::peak;
-use super::{CardShare, CardUse, ContainerRequest, GpuRequest};
+use super::{CardShare, CardShares, CardUse, ContainerRequest, GpuRequest};
 use crate::units::{CardId, Units};
-
-/// The share of each card.
-pub type CardShares = BTreeMap<CardId, CardShare>;
 
 /// The cards of a pod, and what each container that requests units has there.
 ///
@@ -139,6 +136,32 @@ impl Claim {
     /// The cards of each container that requests any, by name.
     pub fn containers(&self) -> &BTreeMap<String, CardShares> {
         &self.containers
+    }
+}
+
+impl GpuRequest {
+    /// The request of a pod that was bound with this claim and these memory limits: its cards, compute and limits are
+    /// those of the claim, whatever its annotations are now. A limit below the request does not count. `None` if Bind
+    /// never writes such a claim for a pod with these units.
+    #[must_use]
+    pub fn as_claimed(
+        &self,
+        claimed: &BTreeMap<String, CardShares>,
+        limits: &BTreeMap<String, Units>,
+    ) -> Option<Self> {
+        let request = self.with_uses(|ask: &ContainerRequest| {
+            let mut shares = claimed.get(&ask.name)?.values();
+            let CardShare { cores, exclusive, .. } = *shares.next()?;
+            let others = shares.len();
+            let cards = shares
+                .all(|share| (share.cores, share.exclusive) == (cores, exclusive))
+                .then(|| u32::try_from(others + 1).ok())??;
+            let limit = limits.get(&ask.name).copied().filter(|limit| *limit >= ask.units);
+            let processes = ask.card_use.processes;
+            Some(CardUse { cards, exclusive, cores, limit, processes })
+        })?;
+        Claim::checked(&request, claimed).ok()?;
+        Some(request)
     }
 }
 

@@ -20,8 +20,9 @@
 
 use std::collections::BTreeMap;
 
-use super::claim::CardShares;
-use super::{Basis, Card, CardShare, Charge, Choice, Claim, GpuRequest, PodIsolation, Sharing};
+use super::{
+    Basis, Card, CardShare, CardShares, Charge, Choice, Claim, GpuRequest, PodIsolation, Sharing,
+};
 use crate::units::{CardId, PodUid, Units};
 
 /// The most cards that are kept of those that a pod's annotation names over time. A node reports at most 64 cards; a

@@ -9,14 +9,18 @@
 //! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last
 //! change.
 
+mod account;
 mod back_off;
 mod beyond_units;
 mod card;
+mod charge;
+mod choice_rule;
 mod claim;
 mod entry;
 mod filter;
 mod fit;
 pub mod fragmentation;
+mod free_card;
 mod isolation;
 mod ledger;
 mod moves;
@@ -29,21 +33,25 @@ mod sharing;
 mod strategy;
 mod unmanaged;
 
+pub use account::Account;
 pub use back_off::NodeBackOff;
 pub use beyond_units::{BeyondUnits, Excess};
 pub use card::{Card, Closed};
-pub use claim::{CardShares, Claim, ClaimError};
+pub use charge::{Basis, Charge};
+pub use choice_rule::ChoiceRule;
+pub use claim::{Claim, ClaimError};
 pub use entry::{Reservation, Stage};
 pub use filter::{CardFilter, PatternError, Patterns};
-pub use fit::{CardFit, Choice, ChosenCard, Fit, FreeCard, NoFit, choose};
+pub use fit::{Choice, Fit, NoFit, choose};
+pub use free_card::{CardFit, ChosenCard, FreeCard};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use ledger::{NodeLedger, ReserveError};
 pub use moves::{Movable, Move, MoveNode, MovePlan, Wanted, fewest_moves, fewest_to_leave};
-pub use node_cards::{Account, Basis, Charge, NodeCards};
+pub use node_cards::NodeCards;
 pub use preemption::{Candidates, Evictable, Shortfall, Victims, victims};
 pub use rating::{Rating, score_less_card_cost, scores};
 pub use request::{CardOptions, ContainerKind, ContainerRequest, GpuRequest, RequestError};
-pub use share::{CardShare, CardUse};
+pub use share::{CardShare, CardShares, CardUse};
 pub use sharing::{CardIsolation, PodIsolation, Sharers, Sharing};
-pub use strategy::{ChoiceRule, Strategy, UnknownStrategy};
+pub use strategy::{Strategy, UnknownStrategy};
 pub use unmanaged::{MeasuredCard, MeasuredMemory, in_both_measurements};

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::fit::Room;
+use super::free_card::Room;
 use super::{Account, CardShare, Charge, Choice, ChoiceRule, FreeCard, GpuRequest, NodeCards};
 use crate::units::{Cores, PodUid, Units};
 

@@ -1,10 +1,6 @@
 //! What a pod requests of cards.
 
-use std::collections::BTreeMap;
-
-use super::{
-    BeyondUnits, CardFilter, CardShare, CardShares, CardUse, Claim, Excess, PodIsolation, Strategy,
-};
+use super::{BeyondUnits, CardFilter, CardShare, CardUse, Excess, PodIsolation, Strategy};
 use crate::units::{Cores, Units};
 
 /// When a container runs in its pod's life.
@@ -182,37 +178,16 @@ impl GpuRequest {
         Self::new([ask]).ok().flatten()
     }
 
-    /// The request of a pod that was bound with this claim and these memory limits: its cards, compute and limits are
-    /// those of the claim, whatever its annotations are now. A limit below the request does not count. `None` if Bind
-    /// never writes such a claim for a pod with these units.
-    #[must_use]
-    pub fn as_claimed(
-        &self,
-        claimed: &BTreeMap<String, CardShares>,
-        limits: &BTreeMap<String, Units>,
-    ) -> Option<Self> {
-        let request = self.with_uses(|ask: &ContainerRequest| {
-            let mut shares = claimed.get(&ask.name)?.values();
-            let CardShare { cores, exclusive, .. } = *shares.next()?;
-            let others = shares.len();
-            let cards = shares
-                .all(|share| (share.cores, share.exclusive) == (cores, exclusive))
-                .then(|| u32::try_from(others + 1).ok())??;
-            let limit = limits.get(&ask.name).copied().filter(|limit| *limit >= ask.units);
-            let processes = ask.card_use.processes;
-            Some(CardUse { cards, exclusive, cores, limit, processes })
-        })?;
-        Claim::checked(&request, claimed).ok()?;
-        Some(request)
-    }
-
     /// The same request on this number of cards. `None` if the units of a container do not divide by it.
     #[must_use]
     pub fn on_cards(&self, cards: u32) -> Option<Self> {
         self.with_uses(|ask| Some(CardUse { cards, ..ask.card_use }))
     }
 
-    fn with_uses(&self, of: impl Fn(&ContainerRequest) -> Option<CardUse>) -> Option<Self> {
+    pub(super) fn with_uses(
+        &self,
+        of: impl Fn(&ContainerRequest) -> Option<CardUse>,
+    ) -> Option<Self> {
         let ask =
             |ask: &ContainerRequest| Some(ContainerRequest { card_use: of(ask)?, ..ask.clone() });
         let asks: Option<Vec<ContainerRequest>> = self.containers.iter().map(ask).collect();

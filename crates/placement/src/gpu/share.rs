@@ -1,6 +1,11 @@
 //! What is requested of one card, and what a container requests of its cards beyond units.
 
-use crate::units::{Cores, Units};
+use std::collections::BTreeMap;
+
+use crate::units::{CardId, Cores, Units};
+
+/// The share of each card.
+pub type CardShares = BTreeMap<CardId, CardShare>;
 
 /// What a container or a pod has of one card: a part of its memory and of its compute, or the whole card.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

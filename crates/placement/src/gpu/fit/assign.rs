@@ -3,8 +3,7 @@
 //! The shares of a request are sorted, the largest first. So a greedy choice finds cards for all shares whenever some
 //! choice does.
 
-use super::FreeCard;
-use crate::gpu::CardShare;
+use crate::gpu::{CardShare, FreeCard};
 
 /// For each share the first card that fits it and is not taken yet. Where all that fit it are taken, an earlier share
 /// gives way if it fits another card: a card that fits the largest share may be too large for the compute or the

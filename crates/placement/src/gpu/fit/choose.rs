@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 
+use super::Choice;
 use super::assign::assign;
 use super::no_fit::{NoFit, why_no_fit};
-use super::{Choice, FreeCard};
+use crate::gpu::choice_rule::Preference;
 use crate::gpu::fragmentation::{Cost, Measure, MeasuredNode};
-use crate::gpu::strategy::Preference;
-use crate::gpu::{CardShare, ChoiceRule, GpuRequest};
+use crate::gpu::{CardShare, ChoiceRule, FreeCard, GpuRequest};
 
 /// The cost of a card that the largest share does not fit.
 const COST_OF_NO_FIT: Cost = Cost(i64::MAX);

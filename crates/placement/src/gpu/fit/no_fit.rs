@@ -1,8 +1,7 @@
 //! Why no cards fit a request.
 
 use super::assign::assign;
-use super::{CardFit, FreeCard};
-use crate::gpu::{CardShare, Excess, GpuRequest};
+use crate::gpu::{CardFit, CardShare, Excess, FreeCard, GpuRequest};
 
 /// Why no cards of a node fit a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
 /// and uses it as a format string. The numbers are in [`Fit::cards`](super::Fit::cards).

@@ -18,9 +18,7 @@
 use std::collections::BTreeMap;
 
 use super::CardPart;
-use super::measure::{Kind, Measure};
-use super::node::{PricedCard, fitting};
-use crate::gpu::FreeCard;
+use super::kind::{Kind, PricedCard, fitting};
 
 /// How many standard deviations more than expected are provided for. On the traces of `lab/openb`, pods are refused
 /// with less than 4 while the cluster has much room.
@@ -76,7 +74,7 @@ pub(super) struct Totals {
 
 /// What is free on all nodes: cards, and CPU in thousandths of a core, `None` where that of a node is not known.
 #[derive(Debug, Clone, Copy)]
-struct Free {
+pub(super) struct Free {
     cards: f64,
     cpu: Option<f64>,
 }
@@ -93,28 +91,9 @@ struct Ahead {
 }
 
 /// What is free on a node: CPU in thousandths of a core, `None` where it is not known, and its open cards.
-struct NodeRoom {
-    cpu: Option<u64>,
-    cards: Vec<PricedCard>,
-}
-
-impl Kind {
-    /// How many of its pods fit a node with this CPU, `None` where it is not known, and so many cards that fit.
-    pub(super) fn places(&self, fitting: usize, cpu: Option<u64>) -> usize {
-        let by_cards = fitting / self.cards.max(1);
-        match cpu.and_then(|cpu| cpu.checked_div(self.cpu)) {
-            Some(by_cpu) => by_cards.min(usize::try_from(by_cpu).unwrap_or(usize::MAX)),
-            None => by_cards,
-        }
-    }
-
-    /// Whether each place for one of its pods is one for a pod of the other kind too.
-    fn is_as_large_as(&self, other: &Self) -> bool {
-        self.cards >= other.cards
-            && self.cpu >= other.cpu
-            && self.part >= other.part
-            && self.accepts_no_more_than(other)
-    }
+pub(super) struct NodeRoom {
+    pub(super) cpu: Option<u64>,
+    pub(super) cards: Vec<PricedCard>,
 }
 
 impl LargePlaces {
@@ -125,7 +104,7 @@ impl LargePlaces {
     }
 
     /// The prices while this is free on each node and, `free`, on all.
-    fn prices(&self, nodes: &[NodeRoom], free: Free) -> Vec<PricedKind> {
+    pub(super) fn prices(&self, nodes: &[NodeRoom], free: Free) -> Vec<PricedKind> {
         let mut kinds = self.kinds.clone();
         let unseen = UNSEEN / (self.totals.requests as f64 + UNSEEN);
         kinds.iter_mut().for_each(|(_, part)| *part *= 1.0 - unseen);
@@ -163,7 +142,7 @@ impl LargePlaces {
     /// The CPU that a free card needs, in thousandths of a core: what goes with a card, and at most what is free for
     /// each free card. Where CPU is short some cards stay empty wherever pods go, and then those with more CPU than
     /// others should not be among them.
-    fn cpu_for_a_free_card(&self, free: Free) -> f64 {
+    pub(super) fn cpu_for_a_free_card(&self, free: Free) -> f64 {
         let (Some(cpu), Some(with_a_card)) = (free.cpu, self.cpu_with_a_card(free)) else {
             return self.totals.cpu_by_card;
         };
@@ -199,7 +178,7 @@ impl Ahead {
 }
 
 impl Free {
-    fn on(nodes: &[NodeRoom]) -> Self {
+    pub(super) fn on(nodes: &[NodeRoom]) -> Self {
         let cards = nodes.iter().flat_map(|node| &node.cards).map(|card| card.part).sum();
         let sum = |sum: u64, node: &NodeRoom| Some(sum.saturating_add(node.cpu?));
         Self { cards, cpu: nodes.iter().try_fold(0, sum).map(|cpu| cpu as f64) }
@@ -249,39 +228,13 @@ fn chance_of_at_least(least: usize, mean: f64) -> f64 {
     (1.0 - below).max(0.0)
 }
 
-impl Measure {
-    /// The measure by what is free now: places for pods with several cards have prices, and a free card needs the CPU
-    /// that goes with one. Of each node its free CPU, in thousandths of a core, `None` where it is not known, and its
-    /// cards. `None` where nothing changes.
-    pub fn repriced<'c, C: IntoIterator<Item = &'c FreeCard>>(
-        &self,
-        nodes: impl IntoIterator<Item = (Option<u64>, C)>,
-    ) -> Option<Self> {
-        let mut rooms = Vec::new();
-        for (cpu, cards) in nodes {
-            let open = PricedCard::of(self, cards).into_iter().flatten().collect();
-            rooms.push(NodeRoom { cpu, cards: open });
-        }
-        let free = Free::on(&rooms);
-        let priced = self.large.prices(&rooms, free);
-        let cpu_by_card = self.large.cpu_for_a_free_card(free);
-        if priced == self.large.priced && cpu_by_card == self.cpu_by_card {
-            return None;
-        }
-        let mut next = self.clone();
-        next.large.priced = priced;
-        next.cpu_by_card = cpu_by_card;
-        Some(next)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::fragmentation::{
-        Cost, HeldParts, MeasuredNode, NodeClass, PodShape, TypicalPods,
+        Cost, HeldParts, Measure, MeasuredNode, NodeClass, PodShape, TypicalPods,
     };
-    use crate::gpu::{CardIsolation, CardShare, Patterns, Sharers};
+    use crate::gpu::{CardIsolation, CardShare, FreeCard, Patterns, Sharers};
     use crate::units::{CardModel, Cores, Units};
 
     const CARD: u32 = 16;

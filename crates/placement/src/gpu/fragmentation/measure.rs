@@ -1,10 +1,12 @@
 //! The cost of a placement.
 
 use super::held::HeldParts;
-use super::large::{LargePlaces, Totals};
+use super::kind::{Kind, PricedCard};
+use super::large::{Free, LargePlaces, NodeRoom, Totals};
 use super::packing::PackingValue;
 use super::room::CardRoom;
 use super::{CardPart, PodShape, TypicalPods};
+use crate::gpu::FreeCard;
 use crate::units::Units;
 
 /// The weight of packing loss in a cost. A badly packed card is lost until a pod ends, while a later pod may still fit
@@ -42,17 +44,6 @@ pub struct NodeClass {
     pub units: Units,
 }
 
-/// A kind of pod.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Kind {
-    pub(super) cpu: u64,
-    pub(super) cards: usize,
-    pub(super) part: CardPart,
-    /// The models that it accepts, one bit each; the last bit is for models that no node class has.
-    models: u64,
-    pub(super) weight: f64,
-}
-
 /// What costs are computed from: the mix of pods, and the classes of nodes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measure {
@@ -65,23 +56,6 @@ pub struct Measure {
     pub(super) cpu_by_card: f64,
     packing_values: Vec<PackingValue>,
     pub(super) large: LargePlaces,
-}
-
-impl Kind {
-    /// Whether its pods fit a card of this model with this free room.
-    pub(super) fn fits(&self, model: usize, card: CardRoom) -> bool {
-        self.models >> model & 1 == 1 && self.part.fits(card)
-    }
-
-    /// A kind that accepts every model, and that was never requested.
-    pub(super) fn any_model(cpu: u64, cards: usize, part: CardPart) -> Self {
-        Self { cpu, cards, part, models: u64::MAX, weight: 0.0 }
-    }
-
-    /// Whether the other kind accepts every model that this one accepts.
-    pub(super) fn accepts_no_more_than(&self, other: &Self) -> bool {
-        self.models & !other.models == 0
-    }
 }
 
 impl Measure {
@@ -117,6 +91,52 @@ impl Measure {
         let large = LargePlaces::new(&requested, totals);
         let kinds = requested.into_iter().map(|(kind, _)| kind).collect();
         Self { kinds, models, cpu_by_card, packing_values, large }
+    }
+
+    /// The measure by what is free now: places for pods with several cards have prices, and a free card needs the CPU
+    /// that goes with one. Of each node its free CPU, in thousandths of a core, `None` where it is not known, and its
+    /// cards. `None` where nothing changes.
+    pub fn repriced<'c, C: IntoIterator<Item = &'c FreeCard>>(
+        &self,
+        nodes: impl IntoIterator<Item = (Option<u64>, C)>,
+    ) -> Option<Self> {
+        let mut rooms = Vec::new();
+        for (cpu, cards) in nodes {
+            let open = self.priced_cards(cards).into_iter().flatten().collect();
+            rooms.push(NodeRoom { cpu, cards: open });
+        }
+        let free = Free::on(&rooms);
+        let priced = self.large.prices(&rooms, free);
+        let cpu_by_card = self.large.cpu_for_a_free_card(free);
+        if priced == self.large.priced && cpu_by_card == self.cpu_by_card {
+            return None;
+        }
+        let mut next = self.clone();
+        next.large.priced = priced;
+        next.cpu_by_card = cpu_by_card;
+        Some(next)
+    }
+
+    /// The cards, in this order; `None` for those that take no new pods.
+    pub(super) fn priced_cards<'c>(
+        &self,
+        cards: impl IntoIterator<Item = &'c FreeCard>,
+    ) -> Vec<Option<PricedCard>> {
+        let mut last = None;
+        let priced = |card: &'c FreeCard| {
+            if !card.is_open() {
+                return None;
+            }
+            // Nearly all nodes have cards of one model.
+            let model = match last {
+                Some((known, model)) if known == &card.model => model,
+                _ => self.model(card.model.as_str()),
+            };
+            last = Some((&card.model, model));
+            let room = CardRoom { free: card.free, units: card.units };
+            Some(PricedCard { room, part: room.part(), model })
+        };
+        cards.into_iter().map(priced).collect()
     }
 
     /// The packing loss of a card's free room, in cards, times its weight.
@@ -228,7 +248,7 @@ mod tests {
     use super::*;
     use crate::gpu::{
         BeyondUnits, CardFilter, CardIsolation, CardOptions, CardUse, ChoiceRule, ContainerKind,
-        ContainerRequest, FreeCard, GpuRequest, Sharers, choose,
+        ContainerRequest, GpuRequest, Sharers, choose,
     };
     use crate::units::Cores;
 

@@ -22,6 +22,7 @@
 //! random costs several percent of a cluster's cards.
 
 mod held;
+mod kind;
 mod large;
 mod measure;
 mod node;

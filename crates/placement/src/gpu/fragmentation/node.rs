@@ -1,10 +1,9 @@
 //! What placements on one node cost.
 
+use super::kind::{Kind, PricedCard, fitting};
 use super::large::PricedKind;
-use super::measure::{Cost, Kind, Measure};
-use super::room::CardRoom;
+use super::measure::{Cost, Measure};
 use crate::gpu::{CardShare, FreeCard};
-use crate::units::Units;
 
 /// A node's current state, computed once for all placements on it that are compared.
 pub(in crate::gpu) struct MeasuredNode<'m> {
@@ -23,16 +22,6 @@ pub(in crate::gpu) struct MeasuredNode<'m> {
     useless_now: f64,
 }
 
-/// What is free of a card that takes new pods.
-#[derive(Clone, Copy)]
-pub(super) struct PricedCard {
-    pub(super) room: CardRoom,
-    /// The free part of the card, 0 to 1.
-    pub(super) part: f64,
-    /// The model's number.
-    model: usize,
-}
-
 /// A node's free room for one kind of pod.
 #[derive(Clone, Copy, Default)]
 struct RoomForKind {
@@ -47,7 +36,7 @@ type Change = (PricedCard, PricedCard);
 
 impl<'m> MeasuredNode<'m> {
     pub(in crate::gpu) fn new(measure: &'m Measure, cpu: Option<u64>, cards: &[&FreeCard]) -> Self {
-        let measured = PricedCard::of(measure, cards.iter().copied());
+        let measured = measure.priced_cards(cards.iter().copied());
         let room_for = |kind: &Kind| RoomForKind::on(measured.iter().flatten(), kind);
         let fitting = |large: &PricedKind| fitting(measured.iter().flatten(), &large.kind);
         let mut node = Self {
@@ -111,11 +100,6 @@ impl<'m> MeasuredNode<'m> {
     }
 }
 
-/// How many of the cards a pod of the kind fits.
-pub(super) fn fitting<'c>(cards: impl Iterator<Item = &'c PricedCard>, kind: &Kind) -> usize {
-    cards.filter(|card| kind.fits(card.model, card.room)).count()
-}
-
 impl Measure {
     /// How many kinds of pods request at most this CPU; kinds are sorted by CPU.
     fn kinds_up_to(&self, cpu: u64) -> usize {
@@ -150,7 +134,7 @@ impl Measure {
         if no_longer_fitting.is_empty() && places_stay && is_enough {
             return Cost(0);
         }
-        let cards: Vec<PricedCard> = PricedCard::of(self, cards).into_iter().flatten().collect();
+        let cards: Vec<PricedCard> = self.priced_cards(cards).into_iter().flatten().collect();
         let free_cards: f64 = cards.iter().map(|card| card.part).sum();
         let fragments: f64 = no_longer_fitting
             .iter()
@@ -167,37 +151,6 @@ impl Measure {
             places += price * lost as f64;
         }
         Cost(((fragments + stranded + places) * 1e6).round() as i64)
-    }
-}
-
-impl PricedCard {
-    /// The cards, in this order; `None` for those that take no new pods.
-    pub(super) fn of<'c>(
-        measure: &Measure,
-        cards: impl IntoIterator<Item = &'c FreeCard>,
-    ) -> Vec<Option<Self>> {
-        let mut last = None;
-        let priced = |card: &'c FreeCard| {
-            if !card.is_open() {
-                return None;
-            }
-            // Nearly all nodes have cards of one model.
-            let model = match last {
-                Some((known, model)) if known == &card.model => model,
-                _ => measure.model(card.model.as_str()),
-            };
-            last = Some((&card.model, model));
-            let room = CardRoom { free: card.free, units: card.units };
-            Some(Self { room, part: room.part(), model })
-        };
-        cards.into_iter().map(priced).collect()
-    }
-
-    fn with(self, share: CardShare) -> Self {
-        let CardRoom { free, units } = self.room;
-        let free = if share.exclusive { Units::ZERO } else { free.saturating_sub(share.units) };
-        let room = CardRoom { free, units };
-        Self { room, part: room.part(), ..self }
     }
 }
 
