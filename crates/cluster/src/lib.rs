@@ -56,7 +56,7 @@ pub use node_metrics::{NodeUse, list_node_uses};
 pub use object::objects_read_in_part;
 pub use patch::{
     NodeCondition, mark_assigned, patch_node_annotations, patch_node_capacity,
-    patch_node_condition, patch_own_node, record_claim,
+    patch_node_condition, patch_node_taint, patch_own_node, record_claim,
 };
 pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;
@@ -67,7 +67,7 @@ pub use pod::{
 };
 pub use preemption::{NodePods, Occupants, node_pods};
 pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, has_device_slices};
-pub use taint::{NodeTaints, Taint, TaintEffect, patch_node_taint};
+pub use taint::{NodeTaints, Taint, TaintEffect};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_device_slices,
     watch_nodes, watch_pods, watch_service,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::answer::{Built, acknowledged, object};
 use crate::call::{CallError, within};
 use crate::meta::{Meta, core_resource, null_is_default};
-use crate::{Annotations, Node, Pod};
+use crate::{Annotations, Node, NodeTaints, Pod, Taint};
 
 /// Sets (`Some`) or removes (`None`) annotations of a node, all in one write. With a UID, another Node that has the
 /// name by now is left alone: that is [`CallError::Conflict`].
@@ -57,12 +57,12 @@ pub async fn patch_own_node(
 #[serde(default)]
 struct Patched {
     metadata: Meta,
-    status: Status,
+    status: PatchedStatus,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Status {
+struct PatchedStatus {
     #[serde(deserialize_with = "null_is_default")]
     node_info: Info,
 }
@@ -155,6 +155,25 @@ async fn patch_status(
     let nodes = Request::new(Node::url_path(&(), None));
     let request = nodes.patch_subresource("status", node.as_str(), &PatchParams::default(), patch);
     within(limit, acknowledged(client, request)).await
+}
+
+/// Replaces Plimsoll's taints on a node by `wanted`.
+///
+/// # Errors
+///
+/// [`CallError::Conflict`] if the Node has changed since `taints` was read; then nothing was written.
+pub async fn patch_node_taint(
+    client: &Client,
+    node: &NodeName,
+    taints: &NodeTaints,
+    wanted: Option<&Taint>,
+    limit: Duration,
+) -> Result<(), CallError> {
+    let patch = json!({
+        "metadata": { "resourceVersion": taints.version },
+        "spec": { "taints": taints.with(wanted) },
+    });
+    merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 
 /// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its card. Another pod that has its

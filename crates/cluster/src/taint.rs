@@ -3,20 +3,13 @@
 //! Invariant: taints of other programs are never lost or changed. A taint of another program with the key and effect of
 //! ours takes the place of ours, since a key and effect occur once in the list. `spec.taints` is one value to the API
 //! server, so a write replaces the whole list. It has the resourceVersion of the Node whose list it was made from; with
-//! another version it fails with [`CallError::Conflict`].
+//! another version it fails with [`CallError::Conflict`](crate::CallError::Conflict).
 
-use std::time::Duration;
-
-use kube::Client;
 use placement::taint::VALUE;
-use placement::units::NodeName;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::Node;
-use crate::call::CallError;
 use crate::meta::null_is_default;
-use crate::patch::merge;
 
 /// The key of Cluster Autoscaler's taint `PreferNoSchedule` on such Nodes.
 const DELETION_CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
@@ -89,7 +82,7 @@ impl NodeTaints {
     }
 
     /// The whole list with the wanted taint of Plimsoll, or with none.
-    fn with(&self, wanted: Option<&Taint>) -> Vec<Value> {
+    pub(crate) fn with(&self, wanted: Option<&Taint>) -> Vec<Value> {
         let mut all: Vec<Value> = self.others().cloned().collect();
         if let Some(Taint { key, effect }) = self.to_add(wanted) {
             all.push(json!({ "key": key, "value": VALUE, "effect": effect.name() }));
@@ -154,25 +147,6 @@ fn is_ours(taint: &Value) -> bool {
 
 fn has_key_and_effect(taint: &Value, wanted: &Taint) -> bool {
     taint["key"] == wanted.key.as_str() && taint["effect"] == wanted.effect.name()
-}
-
-/// Replaces Plimsoll's taints on a node by `wanted`.
-///
-/// # Errors
-///
-/// [`CallError::Conflict`] if the Node has changed since `taints` was read; then nothing was written.
-pub async fn patch_node_taint(
-    client: &Client,
-    node: &NodeName,
-    taints: &NodeTaints,
-    wanted: Option<&Taint>,
-    limit: Duration,
-) -> Result<(), CallError> {
-    let patch = json!({
-        "metadata": { "resourceVersion": taints.version },
-        "spec": { "taints": taints.with(wanted) },
-    });
-    merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 
 #[cfg(test)]

@@ -20,11 +20,15 @@ pub mod sizing;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use nvml::{ComputeMode, Recovery, Xid};
+use nvml::{ComputeMode, Probe, Recovery, Xid};
 use placement::units::{CardId, MiB, Units};
 
 use ids::{DeviceId, Ids};
+
+/// Opens NVML. May block.
+pub(crate) type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
 
 /// Why a card takes no pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

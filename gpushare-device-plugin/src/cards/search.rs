@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::Open;
 use super::file::CardsFile;
-use super::watch::Open;
 use crate::metrics::Metrics;
 
 /// Pause between two looks, in pauses between two polls of a card's health: a minute by default.

@@ -22,7 +22,7 @@ use super::file::CardsFile;
 use super::inventory::Inventory;
 use super::search::has_nvidia_controller;
 use super::sizing::Sizing;
-use super::{Card, Cards, Unhealthy};
+use super::{Card, Cards, Open, Unhealthy};
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 
@@ -39,9 +39,6 @@ const GIVE_UP_WITHOUT_NVML_AFTER: u32 = 90;
 const CORDONED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one poll of all cards. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Opens NVML. May block.
-pub(crate) type Open = Arc<dyn Fn() -> Result<Arc<dyn Probe>, nvml::Error> + Send + Sync>;
 
 /// NVML, while it is open.
 pub(crate) type OpenNvml = Option<Arc<dyn Probe>>;
