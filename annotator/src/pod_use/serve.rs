@@ -38,7 +38,7 @@ pub(crate) fn limits() -> Limits {
 }
 
 /// The server's state.
-struct Server {
+struct WorkloadsServer {
     learner: SharedLearner,
     /// The list of the leader before.
     list: LeadersList,
@@ -66,11 +66,12 @@ pub(crate) fn router(
     clock: Clock,
 ) -> Router {
     let started = clock.now();
-    let server = Server { learner, list, leadership, clock, started, last: Mutex::default() };
+    let server =
+        WorkloadsServer { learner, list, leadership, clock, started, last: Mutex::default() };
     Router::new().route(PATH, get(workloads)).with_state(Arc::new(server))
 }
 
-async fn workloads(State(server): State<Arc<Server>>, headers: HeaderMap) -> Response {
+async fn workloads(State(server): State<Arc<WorkloadsServer>>, headers: HeaderMap) -> Response {
     if !server.leadership.is_held() {
         return (StatusCode::SERVICE_UNAVAILABLE, STANDBY).into_response();
     }
@@ -84,7 +85,7 @@ async fn workloads(State(server): State<Arc<Server>>, headers: HeaderMap) -> Res
     (headers, body).into_response()
 }
 
-impl Server {
+impl WorkloadsServer {
     /// The current list; `None` if its rendering was interrupted, as when the process ends.
     async fn current_list(self: &Arc<Self>) -> Option<RenderedList> {
         let mut last = self.last.lock().await;

@@ -185,11 +185,11 @@ impl Items {
     /// Where the answer was cut off, or is no list.
     pub(crate) fn end(self) -> kube::Result<ListMeta> {
         #[derive(Deserialize)]
-        struct List {
+        struct ListEnd {
             #[serde(default, deserialize_with = "null_is_default")]
             metadata: ListMeta,
         }
-        let list = serde_json::from_slice::<List>(&self.splitter.rest);
+        let list = serde_json::from_slice::<ListEnd>(&self.splitter.rest);
         list.map(|list| list.metadata).map_err(Error::SerdeError)
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct EndpointSlice {
     #[serde(deserialize_with = "null_is_default")]
     endpoints: Vec<Endpoint>,
     #[serde(deserialize_with = "null_is_default")]
-    ports: Vec<Port>,
+    ports: Vec<SlicePort>,
 }
 
 resource!(
@@ -83,7 +83,7 @@ struct Conditions {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Port {
+struct SlicePort {
     name: Option<String>,
     port: Option<i64>,
 }

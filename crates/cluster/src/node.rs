@@ -26,9 +26,9 @@ pub struct Node {
     #[serde(default)]
     pub(crate) metadata: Meta,
     #[serde(default)]
-    spec: Spec,
+    spec: NodeSpec,
     #[serde(default)]
-    status: Status,
+    status: NodeStatus,
 }
 
 impl Node {
@@ -42,7 +42,7 @@ core_resource!(Node, ClusterResourceScope, "Node", "nodes");
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Spec {
+struct NodeSpec {
     #[serde(deserialize_with = "null_is_default")]
     taints: Vec<serde_json::Value>,
     #[serde(deserialize_with = "null_is_default")]
@@ -51,7 +51,7 @@ struct Spec {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Status {
+struct NodeStatus {
     #[serde(deserialize_with = "null_is_default")]
     capacity: Quantities,
     #[serde(deserialize_with = "null_is_default")]

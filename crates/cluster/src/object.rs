@@ -71,13 +71,13 @@ pub(crate) fn read_event<T: Object + Clone>(line: &[u8]) -> serde_json::Result<W
         Err(error) => error,
     };
     #[derive(Deserialize)]
-    struct Event<'t> {
+    struct RawEvent<'t> {
         #[serde(rename = "type")]
         kind: String,
         #[serde(borrow)]
         object: &'t RawValue,
     }
-    let Ok(Event { kind, object }) = serde_json::from_slice(line) else { return Err(error) };
+    let Ok(RawEvent { kind, object }) = serde_json::from_slice(line) else { return Err(error) };
     let object = || read(object.get().as_bytes());
     match kind.as_str() {
         "ADDED" => object().map(WatchEvent::Added),

@@ -40,7 +40,7 @@ pub fn gives_way<'n>(
 #[derive(Debug, Clone)]
 pub struct SharedTable<K, V> {
     most: usize,
-    entries: HashMap<K, Entry<V>>,
+    entries: HashMap<K, TableEntry<V>>,
     /// The keys by the numbers of their entries, the oldest first.
     order: BTreeMap<u64, K>,
     /// The numbers of each namespace's entries.
@@ -51,7 +51,7 @@ pub struct SharedTable<K, V> {
 }
 
 #[derive(Debug, Clone)]
-struct Entry<V> {
+struct TableEntry<V> {
     namespace: Arc<str>,
     number: u64,
     value: V,
@@ -118,13 +118,13 @@ impl<K: Clone + Eq + Hash, V> SharedTable<K, V> {
         self.next += 1;
         self.order.insert(number, key.clone());
         self.namespaces.entry(Arc::clone(&namespace)).or_default().insert(number);
-        self.entries.insert(key, Entry { namespace, number, value });
+        self.entries.insert(key, TableEntry { namespace, number, value });
         lost
     }
 
     /// Removes the entry of a key.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        let Entry { namespace, number, value } = self.entries.remove(key)?;
+        let TableEntry { namespace, number, value } = self.entries.remove(key)?;
         self.order.remove(&number);
         if let Some(numbers) = self.namespaces.get_mut(&namespace) {
             numbers.remove(&number);

@@ -61,7 +61,7 @@ struct Claimed {
 
 /// The cards of the last event, and when it was written.
 #[derive(Default)]
-struct Reported(BTreeSet<CardId>, Option<Instant>);
+struct ReportedOverlap(BTreeSet<CardId>, Option<Instant>);
 
 impl DraWatch {
     /// Follows them until the shutdown.
@@ -91,7 +91,7 @@ impl DraWatch {
         self.cards_found().await;
         let mut slices = Slices::default();
         let mut claimed = Claimed::default();
-        let mut reported = Reported::default();
+        let mut reported = ReportedOverlap::default();
         let mut pods = self.pods.changes();
         let mut card_changes = self.cards.clone();
         let mut events =
@@ -163,7 +163,7 @@ impl DraWatch {
     }
 
     /// Writes an event when a driver begins to offer cards of this node, and every half hour while it does.
-    async fn report(&self, offered: &OfferedCards, cards: &Cards, reported: &mut Reported) {
+    async fn report(&self, offered: &OfferedCards, cards: &Cards, reported: &mut ReportedOverlap) {
         let mut both = BTreeSet::new();
         let mut drivers = BTreeSet::new();
         for card in cards.iter() {
@@ -181,7 +181,7 @@ impl DraWatch {
             tracing::info!("no DRA driver offers these cards any more: {}", joined(opened));
         }
         let has_new = !both.is_subset(&reported.0);
-        *reported = Reported(both, reported.1);
+        *reported = ReportedOverlap(both, reported.1);
         if !has_new && !is_due {
             return;
         }

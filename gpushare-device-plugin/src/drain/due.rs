@@ -26,7 +26,7 @@ const REQUESTS: u32 = 10;
 
 /// The pods of this node that may have clients.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct DrainSchedule {
     pods: HashMap<PodUid, Tracked>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Due {
     pub(super) next: Option<Instant>,
 }
 
-impl Schedule {
+impl DrainSchedule {
     /// Pods that may have processes and do not exist: deleted by force while no plugin ran.
     pub(super) fn add_gone(&mut self, pods: impl IntoIterator<Item = PodUid>) {
         for uid in pods {
@@ -149,7 +149,7 @@ mod tests {
 
     /// One pod `p`, as the watch shows it; `None` once it is gone. Time begins at 0.
     struct Bench {
-        schedule: Schedule,
+        schedule: DrainSchedule,
         begin: Instant,
         clock: Timestamp,
         pod: Option<NodePod>,
@@ -162,7 +162,7 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let clock = "2026-11-20T09:00:00Z".parse().unwrap();
-            let schedule = Schedule::default();
+            let schedule = DrainSchedule::default();
             Self { schedule, begin: Instant::now(), clock, pod: Some(running()) }
         }
 

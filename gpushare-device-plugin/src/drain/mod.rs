@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use crate::metrics::Metrics;
 use crate::pods::{PodCache, PodFields};
 use crate::records::SharedRecords;
-use due::Schedule;
+use due::DrainSchedule;
 pub(crate) use pipe::DrainPipe;
 
 /// Time between two looks at whether the pipe has a reader.
@@ -73,7 +73,7 @@ impl Drain {
         // Without the pods it is not known which are gone.
         self.pods.listed().await;
         let mut changes = self.pods.changes();
-        let mut schedule = Schedule::default();
+        let mut schedule = DrainSchedule::default();
         schedule.add_gone(self.records.lock().holders().map(|(uid, _)| uid.clone()));
         loop {
             let due = schedule.step(&self.pods.by_uids(), Instant::now(), Timestamp::now());

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Until when this process may begin writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Term {
+pub(super) enum LeaseTerm {
     /// There is no Lease: this is the only replica.
     Endless,
     Until(Instant),
@@ -28,8 +28,8 @@ pub struct Holder {
 
 /// The state of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) term: Term,
+pub(super) struct LeaseState {
+    pub(super) term: LeaseTerm,
     /// The number of this process's terms so far.
     pub(super) number: u64,
     /// Reads and writes of the Lease that failed, since the start.
@@ -40,7 +40,7 @@ pub(super) struct State {
 /// Whether this process may write; clones share it.
 #[derive(Debug, Clone)]
 pub struct Leadership {
-    pub(super) state: watch::Receiver<State>,
+    pub(super) state: watch::Receiver<LeaseState>,
     /// The Lease's duration.
     pub(super) duration: Duration,
 }
@@ -49,7 +49,7 @@ impl Leadership {
     /// The leadership of a process that needs no Lease.
     #[must_use]
     pub fn without_lease() -> Self {
-        let state = State { term: Term::Endless, number: 0, failures: 0, holder: None };
+        let state = LeaseState { term: LeaseTerm::Endless, number: 0, failures: 0, holder: None };
         Self { state: watch::channel(state).1, duration: Duration::MAX }
     }
 
@@ -57,9 +57,9 @@ impl Leadership {
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         match self.state.borrow().term {
-            Term::Endless => Some(Duration::MAX),
-            Term::Until(end) => Some(end.saturating_duration_since(Instant::now())),
-            Term::Over => None,
+            LeaseTerm::Endless => Some(Duration::MAX),
+            LeaseTerm::Until(end) => Some(end.saturating_duration_since(Instant::now())),
+            LeaseTerm::Over => None,
         }
         .filter(|left| !left.is_zero())
     }
@@ -123,9 +123,9 @@ impl Leadership {
 }
 
 /// Returns at the end of a term; never if it is over or endless.
-async fn end_of(term: Term) {
+async fn end_of(term: LeaseTerm) {
     match term {
-        Term::Until(end) if end > Instant::now() => tokio::time::sleep_until(end).await,
+        LeaseTerm::Until(end) if end > Instant::now() => tokio::time::sleep_until(end).await,
         _ => std::future::pending().await,
     }
 }

@@ -33,7 +33,7 @@ use crate::answer::{Built, object};
 use crate::call::{CallError, within};
 use crate::object::Object;
 use candidate::{Call, Candidate};
-use leadership::{State, Term};
+use leadership::{LeaseState, LeaseTerm};
 
 pub use leadership::{Holder, Leadership};
 
@@ -73,7 +73,7 @@ pub struct Elector {
     leases: Request,
     name: String,
     candidate: Candidate,
-    state: watch::Sender<State>,
+    state: watch::Sender<LeaseState>,
     read_period: Duration,
     failures: u64,
     failing: Option<Failing>,
@@ -91,8 +91,12 @@ impl Elector {
     /// An elector that does not hold the Lease yet, and the leadership that shows whether it does.
     #[must_use]
     pub fn new(client: &Client, settings: LeaseSettings) -> (Self, Leadership) {
-        let (state, receiver) =
-            watch::channel(State { term: Term::Over, number: 0, failures: 0, holder: None });
+        let (state, receiver) = watch::channel(LeaseState {
+            term: LeaseTerm::Over,
+            number: 0,
+            failures: 0,
+            holder: None,
+        });
         let LeaseSettings { name, identity, duration, read_period, address } = settings;
         let leases = Request::new(Lease::url_path(&(), Some(client.default_namespace())));
         let candidate = Candidate::new(identity, duration).with_address(address);
@@ -199,16 +203,18 @@ impl Elector {
 
     fn publish(&self) {
         let before = self.state.borrow().term;
-        let term = self.candidate.writes_until.map_or(Term::Over, Term::Until);
+        let term = self.candidate.writes_until.map_or(LeaseTerm::Over, LeaseTerm::Until);
         let number = self.candidate.terms;
         let holder = self.candidate.known_holder();
         let failures = self.failures;
-        self.state.send_replace(State { term, number, failures, holder });
+        self.state.send_replace(LeaseState { term, number, failures, holder });
         let name = self.name.as_str();
         let holder = self.candidate.holder();
         match (before, term) {
-            (Term::Over, Term::Until(_)) => tracing::info!(lease = name, "this replica leads"),
-            (Term::Until(_), Term::Over) => {
+            (LeaseTerm::Over, LeaseTerm::Until(_)) => {
+                tracing::info!(lease = name, "this replica leads")
+            }
+            (LeaseTerm::Until(_), LeaseTerm::Over) => {
                 tracing::warn!(lease = name, holder, "this replica no longer leads");
             }
             _ => {}
@@ -247,7 +253,7 @@ impl Elector {
 
     /// Releases the Lease. If that fails, it expires.
     async fn release(&mut self) {
-        self.state.send_modify(|state| state.term = Term::Over);
+        self.state.send_modify(|state| state.term = LeaseTerm::Over);
         let mut outcome = self.try_release().await;
         if matches!(outcome, Err(CallError::Conflict(_))) {
             // A renewal was under way when the end came.

@@ -149,7 +149,7 @@ struct Status {
     #[serde(deserialize_with = "null_is_default")]
     nominated_node_name: String,
     #[serde(deserialize_with = "null_is_default")]
-    conditions: Vec<Condition>,
+    conditions: Vec<PodCondition>,
     #[serde(deserialize_with = "null_is_default")]
     container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "null_is_default")]
@@ -241,7 +241,7 @@ pub struct ContainerRuns {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Condition {
+struct PodCondition {
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     kind: String,
     #[serde(deserialize_with = "null_is_default")]

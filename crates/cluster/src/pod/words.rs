@@ -28,13 +28,13 @@ impl Words {
 impl<'de> Deserialize<'de> for Words {
     /// Reads a list of texts, or `null` as none.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(List)
+        deserializer.deserialize_any(WordsVisitor)
     }
 }
 
-struct List;
+struct WordsVisitor;
 
-impl<'de> Visitor<'de> for List {
+impl<'de> Visitor<'de> for WordsVisitor {
     type Value = Words;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

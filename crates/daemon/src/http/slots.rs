@@ -59,7 +59,8 @@ impl Slots {
         if taken.len() >= self.limit || self.are_handshakes_full(&taken) {
             return None;
         }
-        let state = State { phase: self.first, since: Instant::now(), has_certificate: false };
+        let state =
+            ConnectionState { phase: self.first, since: Instant::now(), has_certificate: false };
         let slots = Arc::clone(self);
         let slot = Arc::new(Slot { state: Mutex::new(state), asked: Notify::new(), slots });
         taken.push(slot.clone());
@@ -122,7 +123,7 @@ pub(super) enum Phase {
 
 /// What is known of a connection. Only the connection writes it.
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct ConnectionState {
     phase: Phase,
     /// When the phase began.
     since: Instant,
@@ -132,7 +133,7 @@ struct State {
 
 /// One connection's slot.
 pub(super) struct Slot {
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Signals the connection to make room. The signal may be outdated when it is received.
     asked: Notify,
     slots: Arc<Slots>,
@@ -142,7 +143,7 @@ impl Slot {
     /// Sets the connection's phase.
     pub(super) fn begin(&self, phase: Phase) {
         let state = *self.state();
-        self.set(State { phase, since: Instant::now(), ..state });
+        self.set(ConnectionState { phase, since: Instant::now(), ..state });
     }
 
     /// The handshake is done. A signal to make room that came before is void.
@@ -151,7 +152,7 @@ impl Slot {
             // Under this lock signals are sent: none that is sent later is for the handshake.
             let _taken = self.slots.taken();
             let (phase, since) = (Phase::Waiting, Instant::now());
-            self.set(State { phase, since, has_certificate });
+            self.set(ConnectionState { phase, since, has_certificate });
         }
         let mut signal = pin!(self.asked.notified());
         poll_fn(|context| Poll::Ready(signal.as_mut().poll(context).is_ready())).await;
@@ -184,7 +185,7 @@ impl Slot {
 
     /// From when on the connection counts as idle, unless its phase changes.
     fn idle_from(&self) -> Option<Instant> {
-        let State { phase, since, .. } = *self.state();
+        let ConnectionState { phase, since, .. } = *self.state();
         match phase {
             Phase::Handshake | Phase::Waiting => Some(since),
             Phase::Answering => None,
@@ -197,14 +198,14 @@ impl Slot {
         self.asked.notified().await;
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: ConnectionState) {
         *self.state() = state;
         if state.phase != Phase::Answering {
             self.slots.changed.notify_one();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

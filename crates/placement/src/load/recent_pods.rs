@@ -60,7 +60,7 @@ pub struct RecentPods {
     in_flight: Vec<InFlightPod>,
     /// What pods in flight declare, and bound ones that the node's [`DeclaredPods`](super::DeclaredPods) do not have
     /// yet.
-    declared: Vec<DeclaredPod>,
+    declared: Vec<RecentDeclaration>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -108,7 +108,7 @@ struct InFlightPod {
 
 /// What a pod declares that will probably be bound, or was just bound.
 #[derive(Debug, Clone, PartialEq)]
-struct DeclaredPod {
+struct RecentDeclaration {
     /// The time of kube-scheduler's request.
     at: Timestamp,
     /// How long it counts after that.
@@ -189,7 +189,7 @@ impl RecentPods {
         let drop = (self.declared.len() + 1).saturating_sub(MAX_IN_FLIGHT);
         self.declared.drain(..drop);
         let (uid, lasts) = (pod.clone(), IN_FLIGHT_MAX_AGE);
-        self.declared.push(DeclaredPod { at: now, lasts, uid, declares });
+        self.declared.push(RecentDeclaration { at: now, lasts, uid, declares });
     }
 
     /// What a pod declares no longer counts here. Returns whether it did.
@@ -211,7 +211,7 @@ impl RecentPods {
 
     /// What pods in flight declare of `demand`, each `most` at most: bytes a second.
     pub(crate) fn declared_in_flight(&self, demand: Demand, most: f64, now: Timestamp) -> f64 {
-        let rate = |pod: &DeclaredPod| (*pod.declares.get(demand) as f64).min(most);
+        let rate = |pod: &RecentDeclaration| (*pod.declares.get(demand) as f64).min(most);
         self.declared.iter().filter(|pod| is_in_flight(pod.at, pod.lasts, now)).map(rate).sum()
     }
 

@@ -29,12 +29,12 @@ struct Document {
     metadata: Option<serde_json::Value>,
     // crane reads a missing or empty object or list as one without entries, as Go does.
     #[serde(default)]
-    spec: Option<Spec>,
+    spec: Option<CraneSpec>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Spec {
+struct CraneSpec {
     #[serde(default)]
     sync_policy: Entries<Sync>,
     #[serde(default)]

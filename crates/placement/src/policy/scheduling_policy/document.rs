@@ -45,17 +45,17 @@ pub(super) struct Spec {
     pub(super) metrics: Entries<Metric>,
     /// How the metrics with weights become a node's score.
     #[serde(default)]
-    pub(super) scoring: Option<Scoring>,
+    pub(super) scoring: Option<ScoringFields>,
     /// What happens when all nodes are over limits, and which pods are exempt.
     #[serde(default)]
-    pub(super) limits: Option<Limits>,
+    pub(super) limits: Option<LimitsFields>,
     /// How the use of pods counts that no reading shows yet: recently bound pods, pods in flight to a node, and the pod
     /// to be placed.
     #[serde(default)]
     pub(super) estimates: Option<Estimates>,
     /// How what pods declare of network and disk counts, for the pods that declare it. By default it does not.
     #[serde(default)]
-    pub(super) demand: Option<Demand>,
+    pub(super) demand: Option<DemandFields>,
     /// crane's measure of recent bindings, at most 20 rules. None by default, since estimates already count the use of
     /// recent pods.
     #[serde(default)]
@@ -117,7 +117,7 @@ pub(super) struct Metric {
 /// How the metrics with weights become a node's score.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Scoring {
+pub(super) struct ScoringFields {
     /// The formula; `aboveTypical` by default.
     #[serde(default)]
     #[schemars(with = "Option<Model>")]
@@ -136,7 +136,7 @@ pub(super) struct Scoring {
 /// What happens when all nodes are over limits, and which pods are exempt.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Limits {
+pub(super) struct LimitsFields {
     /// `soft` by default.
     #[serde(default)]
     #[schemars(with = "Option<Mode>")]
@@ -181,29 +181,29 @@ pub(super) struct Estimates {
 /// annotation or the exporter's `network_speed_bytes_active`. A node of unknown speed is not judged.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Demand {
+pub(super) struct DemandFields {
     /// What pods receive, by the annotation `kubernetes.io/ingress-bandwidth`.
     #[serde(default)]
-    #[schemars(with = "Option<DemandRule>")]
-    pub(super) ingress: OptionalField<DemandRule>,
+    #[schemars(with = "Option<DemandRuleFields>")]
+    pub(super) ingress: OptionalField<DemandRuleFields>,
     /// What pods send, by the annotation `kubernetes.io/egress-bandwidth`.
     #[serde(default)]
-    #[schemars(with = "Option<DemandRule>")]
-    pub(super) egress: OptionalField<DemandRule>,
+    #[schemars(with = "Option<DemandRuleFields>")]
+    pub(super) egress: OptionalField<DemandRuleFields>,
     /// What pods read from disks, by the annotation `plimsoll.dev/disk-read`.
     #[serde(default)]
-    #[schemars(with = "Option<DemandRule>")]
-    pub(super) disk_read: OptionalField<DemandRule>,
+    #[schemars(with = "Option<DemandRuleFields>")]
+    pub(super) disk_read: OptionalField<DemandRuleFields>,
     /// What pods write to disks, by the annotation `plimsoll.dev/disk-write`.
     #[serde(default)]
-    #[schemars(with = "Option<DemandRule>")]
-    pub(super) disk_write: OptionalField<DemandRule>,
+    #[schemars(with = "Option<DemandRuleFields>")]
+    pub(super) disk_write: OptionalField<DemandRuleFields>,
 }
 
 /// How one demand counts. It needs a limit or a weight.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct DemandRule {
+pub(super) struct DemandRuleFields {
     /// A node whose pods would declare or use more than this fraction of its speed takes no pod that declares the
     /// demand; may be above 1, since a declared bandwidth is a ceiling. No limit by default.
     #[serde(default)]
@@ -300,15 +300,15 @@ pub(super) struct Gpu {
     /// counts; at most 1,000 names in all. None by default: then exclusive cards cost all their units, a pod's part of
     /// a card's compute is at most its part of the memory, and no memory limit is above the request.
     #[serde(default)]
-    #[schemars(with = "Option<Vec<BeyondUnits>>", length(max = 1000))]
-    pub(super) beyond_units: Entries<BeyondUnits>,
+    #[schemars(with = "Option<Vec<BeyondUnitsFields>>", length(max = 1000))]
+    pub(super) beyond_units: Entries<BeyondUnitsFields>,
 }
 
 /// What pods of some namespaces may take of cards beyond their units.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("required" = ["namespaces", "allow"]))]
-pub(super) struct BeyondUnits {
+pub(super) struct BeyondUnitsFields {
     /// The namespaces; `*` for all.
     #[serde(default)]
     #[schemars(with = "Vec<String>", length(min = 1))]

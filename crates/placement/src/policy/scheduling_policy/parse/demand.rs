@@ -3,15 +3,15 @@
 use serde_saphyr::Spanned;
 
 use super::super::super::fields::{Checked, Text, fault, metric_name};
-use super::super::document::{Demand as Fields, DemandRule as RuleFields};
+use super::super::document::{DemandFields, DemandRuleFields};
 use super::metrics::{MetricRules, limit, weight};
 use super::quoted;
 use crate::demand::{Demand, PerDemand};
 use crate::policy::demand::shows_demand_after;
 use crate::policy::{DemandRule, DemandRules, FetchedMetric, LINK_SPEED};
 
-pub(super) fn demand(fields: &Fields, metrics: &[MetricRules]) -> Checked<DemandRules> {
-    let rule = |demand, given: &Option<Spanned<RuleFields>>| {
+pub(super) fn demand(fields: &DemandFields, metrics: &[MetricRules]) -> Checked<DemandRules> {
+    let rule = |demand, given: &Option<Spanned<DemandRuleFields>>| {
         given.as_ref().map(|given| rule(demand, given, metrics)).transpose()
     };
     let rules = PerDemand {
@@ -28,7 +28,7 @@ pub(super) fn demand(fields: &Fields, metrics: &[MetricRules]) -> Checked<Demand
 
 fn rule(
     demand: Demand,
-    given: &Spanned<RuleFields>,
+    given: &Spanned<DemandRuleFields>,
     metrics: &[MetricRules],
 ) -> Checked<DemandRule> {
     let path = format!("spec.demand.{}", demand.name());

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::super::super::fields::{Checked, duration, fault};
-use super::super::document::{Estimates, Limits, Mode};
+use super::super::document::{Estimates, LimitsFields, Mode};
 use super::super::scalar::EnumValue;
 use super::super::{MAX_WAIT, SYSTEM_CLASSES};
 use super::{MAX_CLASSES, at_most, object_name};
 use crate::estimate::EstimateRules;
 use crate::policy::{Overload, WhenAllOverloaded};
 
-impl Limits {
+impl LimitsFields {
     pub(super) fn check(&self) -> Checked<Overload> {
         let mode = EnumValue::or("spec.limits.mode", &self.mode, Mode::Soft)?;
         let max_wait = match &self.max_wait {

@@ -16,7 +16,9 @@ use self::demand::demand;
 use self::metrics::{MetricRules, metric_rules, node_pool};
 use self::scoring::{default_scoring, scoring};
 use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule, syntax};
-use super::document::{BeyondUnits, Estimates, Gpu, Limits, Namespaces, SchedulingPolicy, Spec};
+use super::document::{
+    BeyondUnitsFields, Estimates, Gpu, LimitsFields, Namespaces, SchedulingPolicy, Spec,
+};
 use super::scalar::{EnumValue, Scalar, number};
 use super::{API_VERSION, KIND};
 use crate::gpu::{self, Strategy};
@@ -53,7 +55,7 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
     listed_once("spec.nodePools", &spec.node_pools, |at| pools.get(at).map(|pool| &*pool.name))?;
     let demand = spec.demand.as_ref().map(|fields| demand(fields, &metrics)).transpose()?;
     let scoring = spec.scoring.as_ref().map_or_else(|| Ok(default_scoring()), scoring)?;
-    let limits = spec.limits.as_ref().unwrap_or(&Limits::default()).check()?;
+    let limits = spec.limits.as_ref().unwrap_or(&LimitsFields::default()).check()?;
     let estimates = spec.estimates.as_ref().unwrap_or(&Estimates::default()).rules();
     Ok(LoadPolicy {
         sync: metrics.iter().filter_map(MetricRules::sync).collect(),
@@ -84,7 +86,7 @@ fn gpu(fields: &Gpu) -> Checked<GpuRules> {
     })
 }
 
-fn beyond_units(given: &Entries<BeyondUnits>) -> Checked<Vec<BeyondUnitsRule>> {
+fn beyond_units(given: &Entries<BeyondUnitsFields>) -> Checked<Vec<BeyondUnitsRule>> {
     let list = "spec.gpu.beyondUnits";
     let names = given.iter().flatten().flat_map(|rule| &rule.value.namespaces);
     at_most(list, names.flat_map(|names| &names.value), MAX_NAMESPACES)?;

@@ -4,7 +4,7 @@ use serde_saphyr::Spanned;
 
 use super::super::super::fields::{Checked, fault};
 use super::super::DEFAULT_SCALE;
-use super::super::document::Scoring as ScoringFields;
+use super::super::document::ScoringFields;
 use super::super::scalar::{EnumValue, Scalar, number};
 use crate::policy::{Direction, Model, Scale, Scoring};
 
