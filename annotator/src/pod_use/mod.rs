@@ -37,14 +37,14 @@ const CAPACITY_TOLERANCE: f64 = 1.25;
 /// first.
 pub(crate) type SharedLearner = Arc<Mutex<Learner>>;
 
-/// The numbers of pods and amounts in one answer.
+/// The numbers of pods in one answer. One of which one amount was learned and the other refused counts as both.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ObservedPods {
     /// Observations that were learned.
     pub observed: u64,
     /// Pods that are not bound to the node by our watch. Some are deleted, or not in the watch yet.
     pub elsewhere: u64,
-    /// Amounts beyond the node's capacity.
+    /// Pods with an amount beyond the node's capacity.
     pub refused: u64,
 }
 
@@ -186,10 +186,10 @@ impl Observer {
         for (uid, (placed, pod)) in own {
             let Some(cpu_before) = before.cpu.get(uid) else { continue };
             let Some(used) = mean_use(pod, *cpu_before, span) else { continue };
-            let (used, refused) = limit_to(&record.capacity, used);
-            counts.refused += refused;
+            let possible = within(&record.capacity, used);
+            counts.refused += u64::from(possible != used);
             counts.observed += 1;
-            learner.observe(&placed.workload, &placed.resources, used, span, now);
+            learner.observe(&placed.workload, &placed.resources, possible, span, now);
         }
         counts
     }
@@ -228,22 +228,17 @@ fn mean_use(
     (cpu.is_some() || memory.is_some()).then_some(PerResource { cpu, memory })
 }
 
-/// Drops amounts beyond the node's capacity, and counts them.
-fn limit_to(
+/// Drops amounts beyond the node's capacity.
+fn within(
     capacity: &PerResource<Option<f64>>,
     used: PerResource<Option<f64>>,
-) -> (PerResource<Option<f64>>, u64) {
-    let possible = PerResource::of(|resource| {
+) -> PerResource<Option<f64>> {
+    PerResource::of(|resource| {
         let amount = (*used.get(resource))?;
         let is_possible =
             capacity.get(resource).is_none_or(|most| amount <= most * CAPACITY_TOLERANCE);
         is_possible.then_some(amount)
-    });
-    (possible, count_known(&used) - count_known(&possible))
-}
-
-fn count_known(amounts: &PerResource<Option<f64>>) -> u64 {
-    u64::from(amounts.cpu.is_some()) + u64::from(amounts.memory.is_some())
+    })
 }
 
 #[cfg(test)]

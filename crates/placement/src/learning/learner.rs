@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::estimate::LearnedUse;
-use crate::resources::{PerResource, PodResources, Resource};
+use crate::resources::{PerResource, PodResources};
 use crate::shares::gives_way;
 use crate::workload::{HALF_LIFE, MOST_POD_MINUTES, WorkloadId};
 use jiff::{SignedDuration, Timestamp};
@@ -44,7 +44,7 @@ pub struct Stats {
     pub workloads: usize,
     /// Observations of a pod.
     pub observations: u64,
-    /// Amounts that no pod can use: not finite, negative, or beyond 1,048 cores or 8 TiB.
+    /// Observations with an amount that no pod can use: not finite, negative, or beyond 1,048 cores or 8 TiB.
     pub refused: u64,
     /// Dropped workloads.
     pub evicted: u64,
@@ -119,11 +119,7 @@ impl Learner {
         let possible = PerResource::of(|resource| {
             used.get(resource).filter(|used| is_possible(resource, *used))
         });
-        for resource in [Resource::Cpu, Resource::Memory] {
-            if used.get(resource).is_some() && possible.get(resource).is_none() {
-                self.stats.refused += 1;
-            }
-        }
+        self.stats.refused += u64::from(possible != used);
         if possible == PerResource::default() || !lasting.is_positive() {
             return;
         }
