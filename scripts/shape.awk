@@ -35,7 +35,7 @@ function code(s,  quote, comment) {
     return s
 }
 # Whether the last call of an expression gives an iterator: 1, 0, or 2 where that is unknown.
-function is_lazy(s,  parts, n, i, name, lazy) {
+function is_lazy(s,  parts, n, i, name, called, lazy) {
     gsub(/[(][)]/, "@", s)
     while (gsub(/[(][^()\[\]{}]*[)]/, "#", s) + gsub(/\[[^()\[\]{}]*\]|[{][^()\[\]{}]*[}]/, "s", s)) {}
     gsub(/::<[^.]*>/, "", s); gsub(/ /, "", s)
@@ -43,9 +43,10 @@ function is_lazy(s,  parts, n, i, name, lazy) {
     n = split(s, parts, ".")
     lazy = parts[1] ~ /^&?#$|iter::/ || parts[1] in bound ? 1 : 2
     for (i = 2; i <= n; i++) {
-        name = parts[i]; sub(/[@#].*/, "", name)
+        name = parts[i]
+        called = sub(/[@#].*/, "", name)
         if (has(only, name)) lazy = 1
-        if (parts[i] ~ /[?]/ || !has(only either, name)) lazy = 2
+        if (!called || parts[i] ~ /[?]/ || !has(only either, name)) lazy = 2
     }
     return has(only either, name) ? lazy : 0
 }

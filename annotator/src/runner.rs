@@ -72,15 +72,15 @@ impl JobRunner {
     /// Polls the exporter, or looks the node up in the table of the source in its place.
     async fn poll(&self, node: &NodeName, request: &PollRequest) -> Result<PollResult, PollError> {
         let start = Instant::now();
-        let result = match &self.table {
-            Some(table) => Ok(look_up(&table.borrow(), node, request)),
+        let mut result = match &self.table {
+            Some(table) => look_up(&table.borrow(), node, request),
             None => {
                 let answer = self.poll_exporter(request).await;
                 self.metrics.count_poll(start.elapsed(), answer.as_ref().map(drop));
-                answer.map(|(format, all)| select(request, format, all, self.clock.now()))
+                let (format, all) = answer?;
+                select(request, format, all, self.clock.now())
             }
         };
-        let mut result = result?;
         result.took = start.elapsed();
         Ok(result)
     }

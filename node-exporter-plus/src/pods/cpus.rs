@@ -32,16 +32,15 @@ pub fn read_cpus(root: &Path) -> PodCpus {
         return PodCpus { shared: None, best_effort: Some(Duration::ZERO) };
     };
     let mut buffer = Vec::new();
-    let used = kubepods.iter().map(|folder| {
+    let mut best_effort = Some(Duration::ZERO);
+    for folder in &kubepods {
         let class = best_effort_of(folder);
-        let is_there = hierarchies.listed().join(&class).is_dir();
-        if is_there { hierarchies.cpu_time(&class, &mut buffer) } else { Some(Duration::ZERO) }
-    });
-    let best_effort = used.collect::<Option<Vec<Duration>>>();
-    PodCpus {
-        shared: shared(&hierarchies, &kubepods),
-        best_effort: best_effort.map(|used| used.into_iter().sum()),
+        if hierarchies.listed().join(&class).is_dir() {
+            let used = hierarchies.cpu_time(&class, &mut buffer);
+            best_effort = best_effort.zip(used).map(|(sum, used)| sum + used);
+        }
     }
+    PodCpus { shared: shared(&hierarchies, &kubepods), best_effort }
 }
 
 /// The folder of best-effort pods in the kubelet's folder: `kubepods/besteffort`, or

@@ -173,8 +173,7 @@ impl<'a> LoadDecision<'a> {
             Verdict::OtherNamespace(_) => self.verdict.reason(),
             _ => None,
         };
-        let limits = self.limits.iter().filter_map(|check| check.verdict().reason());
-        namespace.into_iter().chain(limits)
+        namespace.into_iter().chain(self.limits.iter().filter_map(|check| check.verdict().reason()))
     }
 }
 
@@ -344,9 +343,11 @@ impl<'p> Evaluation<'p, '_> {
     pub fn limits(&self) -> impl Iterator<Item = LimitCheck<'p>> {
         let this = *self;
         let exempt = this.policy.exempts(&this.pod);
-        let limits = this.rules().limits.iter();
-        let limits = limits.filter(move |limit| this.is_judged_by(&limit.metric));
-        limits.map(move |limit| this.check(limit, exempt))
+        this.rules()
+            .limits
+            .iter()
+            .filter(move |limit| this.is_judged_by(&limit.metric))
+            .map(move |limit| this.check(limit, exempt))
     }
 
     /// Each term of the score, computed lazily. One that does not concern the pod has no load, and is left out of the

@@ -139,8 +139,8 @@ impl PreparedNodes {
 
     /// Sets the fields that are computed from all nodes.
     fn set_totals(&mut self) {
-        let known = self.nodes.iter().flatten();
-        self.until = known.map(|node| node.until).min().unwrap_or(Timestamp::MAX);
+        let until = self.nodes.iter().flatten().map(|node| node.until).min();
+        self.until = until.unwrap_or(Timestamp::MAX);
         self.max_loads = self.max_loads();
     }
 
@@ -227,12 +227,14 @@ impl PreparedNodes {
         let Some(node) = &self.nodes[node] else { return Verdict::Accepted };
         let limits = &policy.rules_of(node.rules as usize).limits;
         let loads = &self.loads[node.first_load as usize..];
-        let judging = limits.iter().zip(loads);
-        let judging = judging.filter(|(limit, _)| pod.is_judged_by(limit.metric.of_demand()));
         first_rejection(
-            judging.map(|(limit, load)| {
-                limit.verdict(limit.outcome(load.for_limit(limit, pod), false))
-            }),
+            limits
+                .iter()
+                .zip(loads)
+                .filter(|(limit, _)| pod.is_judged_by(limit.metric.of_demand()))
+                .map(|(limit, load)| {
+                    limit.verdict(limit.outcome(load.for_limit(limit, pod), false))
+                }),
         )
     }
 
@@ -259,8 +261,10 @@ impl PreparedNodes {
         score_of(
             &policy.policy.scoring,
             || {
-                let weights = rules.weights.iter().zip(loads);
-                weights
+                rules
+                    .weights
+                    .iter()
+                    .zip(loads)
                     .map(|(weight, load)| Weighed { weight, load: load.with(&weight.metric, pod) })
             },
             policy.groups(),
