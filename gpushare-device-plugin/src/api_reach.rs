@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_failed_reads_in_a_row_mean_unreachable_and_one_that_succeeds_the_end_of_it() {
+    async fn failed_reads_in_a_row_mean_unreachable_until_one_succeeds() {
         let api = Arc::new(Api::default());
         let (sender, mut reachable) = watch::channel(true);
         let pause = Duration::from_millis(1);

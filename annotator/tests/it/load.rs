@@ -52,7 +52,7 @@ async fn an_hour_of_an_idle_node_is_twenty_polls_and_ten_patches() {
 }
 
 #[tokio::test]
-async fn what_moved_is_written_in_the_next_burst_and_what_crossed_a_limit_within_15_seconds() {
+async fn moves_wait_for_the_burst_and_crossed_limits_15_seconds() {
     let world = World::with_node().await;
     let limit = "  predicate: [{name: cpu_usage_avg_5m, maxLimitPecent: 0.8}]\n  hotValue";
     let policy = POLICY.replace("  hotValue", limit).replace("3m", "20s");

@@ -98,7 +98,7 @@ async fn a_silent_exporter_ends_the_reason_once_the_reading_is_stale() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_process_left_is_cleared_under_any_key_also_where_no_taint_is_wanted() {
+async fn an_earlier_processes_taint_is_cleared_under_any_key() {
     let world = world().await;
     world.exporter.say(&cpu(80.0));
     let old = json!({"key": "example.com/old", "value": "plimsoll-hot", "effect": "NoSchedule"});
@@ -198,7 +198,7 @@ async fn a_node_that_is_selected_no_more_loses_its_taint_and_no_other() {
 }
 
 #[tokio::test]
-async fn the_taint_of_a_node_that_is_selected_no_more_is_cleared_once_the_api_server_takes_it() {
+async fn the_taint_of_a_node_no_longer_selected_is_cleared() {
     let world = world().await;
     world.sim.change(NODES, "", "a", |node| node["metadata"]["labels"]["pool"] = "a".into());
     world.exporter.say(&cpu(80.0));
@@ -230,7 +230,7 @@ async fn a_taint_on_a_node_that_lost_its_label_while_no_annotator_ran_is_cleared
 }
 
 #[tokio::test]
-async fn a_load_below_the_margin_is_written_for_the_taints_sake_though_it_has_moved_little() {
+async fn a_load_below_the_margin_is_written_for_the_taints_sake() {
     let world = world().await;
     world.exporter.say(&cpu(80.0));
     let running = world.start_with(&[&ON[..], &["--dead-band=0.2"]].concat()).await;

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_folder_has_no_group_and_a_host_without_the_kubelets_folder_says_nothing() {
+    fn without_a_folder_a_pod_has_no_group_and_a_host_says_nothing() {
         let v2 = ("cgroup.controllers", "");
         let without = group("kubepods/burstable", &[v2, ("POD/cgroup.events", "")]);
         assert_eq!(without, Ok(PodGroup::Absent));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_closed_to_this_user_hides_pods_only_where_the_kubelets_is_not_found() {
+    fn a_closed_folder_hides_pods_only_without_the_kubelets_folder() {
         let one = uid(1);
         let other = uid(2);
         let both = vec![populated("kubepods", &one), populated("lxc/theirs", &other)];

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_minute_of_few_units_is_the_end_and_a_refusal_withholds_them_for_twice_as_long() {
+    fn a_quiet_minute_ends_withholding_and_a_refusal_doubles_it() {
         let first = [(0, Refused(1)), (0, Refused(1)), (0, Refused(1)), (60, Tick)];
         let then = |steps: &[(u64, Step)]| offer(&[&first, steps].concat());
         assert_eq!(then(&[(119, Tick)]), Offer::Few(ONE));

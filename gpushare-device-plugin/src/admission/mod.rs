@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_its_card_for_itself_by_the_claim_and_not_by_what_its_pod_says_later() {
+    fn a_container_has_an_exclusive_card_by_its_claim_alone() {
         let whole = with_use("p", A, 1, CardUse { exclusive: true, ..CardUse::default() });
         let claim = simple("p", A, 1).claim().cloned();
         let gpu = whole.gpu_pod().map(|gpu| GpuPod { claim: Ok(claim), ..gpu.clone() });

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_each_container_that_the_driver_limits_is_asked_about_on_each_of_its_cards() {
+    fn each_limited_containers_group_is_asked_on_each_of_its_cards() {
         let dir = tempfile::tempdir().unwrap();
         let slice = format!("kubepods-burstable-pod{}.slice", P.replace('-', "_"));
         let pod = dir.path().join("kubepods.slice/kubepods-burstable.slice").join(slice);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_admits_one_process_is_for_mps_alone_and_one_that_admits_none_for_nothing() {
+    fn a_card_for_one_process_is_for_mps_and_one_for_none_is_closed() {
         use Isolation::{Driver, Mps};
         let (exclusive, prohibited) =
             (Some(ComputeMode::ExclusiveProcess), Some(ComputeMode::Prohibited));

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_card_that_once_told_of_its_recovery_is_not_healthy_because_it_tells_nothing_more() {
+    fn a_failed_card_that_no_longer_reports_its_recovery_stays_failed() {
         let mut inventory = inventory(&[(A, 1024)]);
         let now = Instant::now();
         inventory.record_status(&A.into(), &status(Some(Recovery::Unneeded)), now);
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_a_later_process_does_not_find_is_lost_and_the_others_are_healthy_at_once() {
+    fn a_card_that_a_later_process_does_not_find_is_lost() {
         let first = inventory(&[(A, 4096), (B, 2048)]);
         let second = later(&first, &[(B, 2048)], Instant::now());
         assert_eq!(health(&second), [None, Some(Unhealthy::Lost)], "B has A's index now");
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_enumerates_nothing_yet_does_not_use_up_the_cards_of_earlier_processes() {
+    fn earlier_cards_stay_while_the_driver_enumerates_none() {
         let first = inventory(&[(A, 1024)]);
         let mut second = later(&first, &[], Instant::now());
         assert!(second.cards().is_empty());
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_without_memory_of_its_own_has_the_size_that_is_set_and_is_named_without_one() {
+    fn a_card_without_its_own_memory_has_the_size_that_is_set() {
         let unified = nvml::Card { has_no_own_memory: true, ..probed(A, 0, None) };
         let mut unset = Inventory::new(Sizing::of_unit(MiB(1024)));
         unset.set_enumerated(vec![unified.clone(), probed(B, 1, Some(1024))], Instant::now());

@@ -338,8 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_lost_or_cut_off_before_this_process_began_has_the_limits_of_the_kubelets_record()
-     {
+    fn a_lost_or_cut_off_file_has_the_limits_of_the_kubelets_record() {
         let dir = tempfile::tempdir().unwrap();
         let file = written(&dir);
         file.add(&"p".into(), limit_of(1)).unwrap();

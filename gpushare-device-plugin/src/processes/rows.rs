@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_whose_processes_are_unknown_has_no_rows_and_one_without_processes_has_none_in_it() {
+    fn unknown_processes_give_no_rows_and_none_give_empty_ones() {
         let snapshot = vec![on(A, Err(Unknown::Mig)), on(B, Ok(vec![]))];
         let rows = rows(&snapshot, Some(&pods()));
         assert_eq!((rows.len(), rows[0].0.id().as_str(), rows[0].1.len()), (1, B, 0));

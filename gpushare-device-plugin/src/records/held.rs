@@ -170,7 +170,7 @@ mod tests {
     use crate::records::Presence;
 
     #[test]
-    fn ids_of_other_pods_are_told_from_the_admitted_pods_own_and_exclusive_ones_from_the_rest() {
+    fn ids_in_use_are_apart_by_owner_and_by_exclusive_use() {
         let whole = CardUse { exclusive: true, ..CardUse::default() };
         let whole = Arc::new(with_use("whole", A, 1, whole));
         let mut records = Records::default();

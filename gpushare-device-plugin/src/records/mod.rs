@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_container_is_allocated_again_or_that_has_an_earlier_pods_name_holds_nothing() {
+    fn a_reallocated_container_or_reused_name_holds_nothing() {
         let old = with_init("p", A, 1, 1);
         let new = Arc::new(PodFacts { uid: "new".into(), ..PodFacts::clone(&old) });
         let mut records = Records::default();

@@ -185,7 +185,7 @@ async fn a_missing_specification_of_nvidia_is_an_event_on_the_node_until_it_is_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_card_that_the_config_map_lists_takes_no_pods_and_a_lost_one_is_listed_while_it_is() {
+async fn a_listed_card_takes_no_pods_and_a_lost_one_is_listed() {
     let mut rig = Rig::new(&[(A, 2), (B, 2)]).await;
     rig.restart_with(&["--unhealthy-gpus-namespace=kube-system"]).await;
     let name = format!("unhealthy-gpu-{}", rig::NODE);
@@ -367,7 +367,7 @@ async fn a_specification_without_nvidia_uvm_closes_the_cards_until_it_is_written
 
 /// The compute modes by NVML's numbers: any number of processes, none, one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_card_whose_compute_mode_keeps_programs_from_it_takes_no_pods_until_that_changes() {
+async fn a_card_whose_compute_mode_bars_programs_takes_no_pods() {
     let rig = Rig::new(&[(A, 2), (B, 2)]).await;
     rig.nvidia_cards(&[A, B]);
     let set = |mode: u32| {

@@ -63,7 +63,7 @@ fn reported(rig: &Rig) -> Vec<Vec<Value>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_card_that_a_dra_driver_offers_is_closed_with_an_event_until_it_offers_it_no_more() {
+async fn a_card_that_a_dra_driver_offers_is_closed_with_an_event() {
     let rig = open_rig(&[(A, 4), (B, 4), (C, 4)]).await;
     rig.run(pod("before").uid("uid-before").asking(RESOURCE, 1), A).await.unwrap();
     // A card, and a part of another one.

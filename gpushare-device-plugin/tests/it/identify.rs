@@ -19,7 +19,7 @@ async fn a_bystander_that_cannot_be_read_does_not_matter_once_the_pod_is_known()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bystander_that_cannot_be_read_does_not_matter_where_the_watch_shows_neither_pod() {
+async fn an_unreadable_bystander_that_the_watch_lacks_does_not_matter() {
     let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
     let bystander = rig.let_in(pod("bystander").uid("b").container("main", RESOURCE, 0), A);
     rig.let_in(pod("admitted").uid("p").asking(RESOURCE, 2), B);
@@ -70,8 +70,7 @@ async fn of_two_pods_that_stay_possible_none_is_chosen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_pods_one_that_the_kubelet_lists_no_more_is_out_of_the_question_and_one_that_is_deleted_is_not()
- {
+async fn a_pod_that_the_kubelet_lists_no_more_is_not_chosen() {
     let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
     let refused = rig.let_in(pod("refused").uid("r").asking(RESOURCE, 2), A);
     let admitted = rig.let_in(pod("admitted").uid("p").asking(RESOURCE, 2), B);
@@ -165,7 +164,7 @@ async fn pods_are_read_a_few_at_a_time_and_less_and_less_often_while_reads_fail(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_pods_that_bypass_the_extender_are_refused_one_after_the_other_without_a_read() {
+async fn fifty_pods_that_bypass_the_extender_are_refused_unread() {
     let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
     let mut bypassing = Vec::new();
     for number in 0..50 {

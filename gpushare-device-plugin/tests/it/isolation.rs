@@ -201,8 +201,7 @@ async fn a_limit_leaves_our_specification_after_the_last_pod_that_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_specification_that_is_lost_while_the_plugin_is_down_has_the_limits_of_running_containers_again()
- {
+async fn a_specification_lost_without_the_plugin_has_its_limits_again() {
     let mut rig = limiting(&[]).await;
     let answers = rig.run(pod("p").asking(RESOURCE, 3), B).await.unwrap();
     let before = limit(&rig, &answers["main"]);
@@ -214,8 +213,7 @@ async fn a_specification_that_is_lost_while_the_plugin_is_down_has_the_limits_of
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_with_shared_memory_of_its_own_keeps_it_and_an_event_says_why_mps_does_not_limit_it()
-{
+async fn a_pod_keeps_its_shared_memory_and_an_event_says_it_has_no_mps() {
     let mut rig = Rig::new(&[(A, 4)]).await;
     let _daemon = rig.host_pipe("mps/pipe/control");
     rig.restart_with(&["--isolation=mps"]).await;

@@ -83,7 +83,7 @@ async fn a_pod_that_ended_before_its_object_went_frees_its_units_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_was_deleted_before_its_first_process_keeps_its_units_while_it_may_get_one() {
+async fn a_pod_deleted_before_its_first_process_keeps_units_for_a_while() {
     let mut rig = Rig::new(&[(A, 4)]).await;
     rig.processes(OLD, false);
     rig.restart_with(&[]).await;
@@ -128,8 +128,7 @@ async fn a_pod_keeps_its_units_while_the_control_groups_cannot_be_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_that_starts_where_the_control_groups_cannot_be_read_keeps_the_units_of_gone_pods()
-{
+async fn gone_pods_keep_units_where_control_groups_cannot_be_read() {
     let mut rig = deleted_by_force().await;
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
@@ -185,8 +184,7 @@ async fn what_could_not_be_written_down_is_written_as_soon_as_it_can_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_of_which_the_kubelets_list_alone_tells_keeps_its_units_when_it_is_deleted_by_force()
-{
+async fn a_pod_known_from_the_kubelet_alone_keeps_units_when_forced_out() {
     let mut rig = Rig::new(&[(A, 4)]).await;
     rig.processes(OLD, true);
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();

@@ -103,7 +103,7 @@ async fn a_restarted_plugin_knows_from_the_records_which_container_holds_which_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_that_restarts_while_the_plugin_is_down_keeps_running_pods_and_their_units() {
+async fn pods_and_units_outlast_a_kubelets_restart_without_the_plugin() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     rig.run(pod("old").uid("uid-old").asking(RESOURCE, 6), A).await.unwrap();
     rig.stop_plugin().await;
@@ -121,8 +121,7 @@ async fn a_kubelet_that_restarts_while_the_plugin_is_down_keeps_running_pods_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_are_bound_before_the_cards_are_seen_closed_are_admitted_before_the_plugin_ends()
-{
+async fn pods_bound_before_cards_close_are_admitted_before_the_end() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     for round in 0..3 {
         rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;

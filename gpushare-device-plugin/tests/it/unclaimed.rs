@@ -25,7 +25,7 @@ fn is_claimed(sim: &Sim, pod: &str, on: &str) -> Option<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_bypassed_the_extender_is_placed_where_that_is_set_and_its_claim_is_written() {
+async fn a_pod_that_bypassed_the_extender_is_placed_and_gets_a_claim() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.nvidia_cards(&[A, B]);
     rig.restart_with(&["--unclaimed-pods=place"]).await;
@@ -101,7 +101,7 @@ async fn an_edited_claim_is_written_anew_from_the_kubelets_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_made_again_under_its_name_keeps_its_claim_while_the_kubelet_has_its_predecessor() {
+async fn a_remade_pod_keeps_its_claim_beside_its_predecessor() {
     let rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.processes(OLD, true);
     rig.run(pod("set-0").uid(OLD).asking(RESOURCE, 2), B).await.unwrap();
@@ -124,8 +124,7 @@ async fn a_pod_made_again_under_its_name_keeps_its_claim_while_the_kubelet_has_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_the_kubelet_gave_ids_of_a_later_pod_of_its_name_is_held_back_and_no_claim_changes()
- {
+async fn a_pod_with_ids_of_a_later_pod_of_its_name_is_held_back() {
     let rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.bind(pod("set-0").uid("uid-old").asking(RESOURCE, 2), B);
     let old = rig::spec(&rig.sim.pod("default", "set-0").unwrap());

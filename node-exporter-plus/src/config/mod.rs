@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_file_cpu_has_cranes_aggregates_and_its_variation_and_others_their_newest_sample() {
+    fn without_a_file_cpu_has_cranes_aggregates() {
         let config = Config::default();
         let always = ["active", "avg_5m", "max_avg_1h", "max_avg_1d", "avg_15m", "stddev_15m"];
         assert_eq!(names(&config, &Signal::of_node(&CPU)), always);

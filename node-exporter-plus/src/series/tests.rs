@@ -63,7 +63,7 @@ fn a_busy_first_minute_is_not_the_maximum_of_the_day() {
 }
 
 #[test]
-fn three_minutes_after_boot_every_window_has_a_value_even_if_sampling_began_a_minute_late() {
+fn three_minutes_after_boot_every_window_has_a_value() {
     let long = aggregate("max_avg_15m_6h");
     let aggregates: Vec<Aggregate> = CRANE.into_iter().chain([long]).collect();
     let mut series = Series::new(ten_seconds(), &aggregates);

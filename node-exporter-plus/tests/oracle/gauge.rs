@@ -162,7 +162,7 @@ fn every_aggregate_equals_prometheuss_over_gaps_and_a_restart() {
 /// The one difference in definition: a mean counts in a maximum only once enough of its window was sampled.
 #[test]
 #[ignore = "needs Prometheus: make oracle"]
-fn without_that_condition_prometheus_takes_the_first_busy_seconds_for_the_maximum_of_the_day() {
+fn without_the_condition_prometheus_takes_the_first_seconds() {
     let prometheus = Prometheus::over(&exposition());
     let minutes = prometheus.range(300);
     let day = prometheus.range(86_400);

@@ -42,7 +42,7 @@ fn a_metric_held_back_is_counted_and_polled_for_when_it_can_be_usable() {
 
 /// An exporter that loses half of its samples: 49% of a window stays covered, and half of it would be in 3 seconds.
 #[test]
-fn an_exporter_whose_windows_stay_just_under_half_full_is_polled_less_and_less_often() {
+fn an_exporter_with_windows_half_full_is_polled_less_often() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a")], at(0));
     let mut polls = 0;
@@ -74,7 +74,7 @@ fn a_node_or_metric_that_is_gone_is_not_counted_as_held_back() {
 }
 
 #[test]
-fn a_value_that_is_held_back_counts_under_the_last_reason_until_the_exporter_is_silent() {
+fn a_held_back_value_counts_under_the_last_reason() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a")], at(0));
     let job = fleet.take_job(at(0)).unwrap();
@@ -98,7 +98,7 @@ fn shown(fleet: &Fleet) -> [usize; 4] {
 }
 
 #[test]
-fn a_replica_that_does_not_lead_tells_nothing_of_its_polls_and_begins_anew_when_it_leads_again() {
+fn a_replica_reports_missing_metrics_only_while_it_leads() {
     let mut fleet = fleet();
     fleet.nodes_listed(["a", "b", "c", "d"].map(node).to_vec(), at(0));
     let [a, b, c, d] = take_all(&mut fleet, at(0)).try_into().unwrap();
@@ -193,7 +193,7 @@ fn a_metric_that_some_exporters_provide_is_counted_and_not_reported() {
 }
 
 #[test]
-fn a_silent_exporter_a_held_back_value_and_a_maximum_to_come_are_not_reported_as_missing() {
+fn silent_held_back_and_coming_values_are_not_reported_missing() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a")], at(0));
     let job = fleet.take_job(at(0)).unwrap();

@@ -46,7 +46,7 @@ fn pods_are_asked_for_each_minute_and_with_every_poll() {
 }
 
 #[test]
-fn an_exporter_that_does_not_tell_of_pods_is_left_alone_for_ten_minutes_and_polled_as_ever() {
+fn an_exporter_without_pods_is_asked_again_after_ten_minutes() {
     let mut fleet = fleet_asking(Some(SignedDuration::from_mins(1)));
     fleet.nodes_listed(vec![node("a")], at(0));
     let job = fleet.take_job(at(0)).unwrap();

@@ -137,7 +137,7 @@ fn writes_an_hour(
 fn none(_: &mut Fleet, _: i64) {}
 
 #[test]
-fn a_node_that_crosses_no_limit_is_written_at_most_12_times_an_hour_and_always_valid() {
+fn a_quiet_node_is_written_12_times_an_hour_and_stays_valid() {
     for (dead_band, noise) in [
         (DEFAULT_DEAD_BAND, 0.0),
         (DEFAULT_DEAD_BAND, 0.02),

@@ -163,7 +163,7 @@ fn a_lease_that_is_deleted_is_taken_once_its_last_holder_may_not_write_any_more(
 }
 
 #[test]
-fn a_term_begins_where_another_may_have_held_the_lease_and_a_late_renewal_begins_none() {
+fn a_term_begins_after_another_holder_and_not_at_a_late_renewal() {
     let (mut server, start, mut first, mut second) = two_candidates();
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);

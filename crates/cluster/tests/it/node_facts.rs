@@ -90,7 +90,7 @@ fn isolation(of_card: Option<&str>, of_node: &str) -> Option<Isolation> {
 }
 
 #[test]
-fn what_a_card_can_enforce_is_its_own_report_or_else_that_of_an_older_plugin_or_unknown() {
+fn a_cards_isolation_is_its_report_or_an_older_plugins_or_unknown() {
     assert_eq!(isolation(Some("driver"), "none"), Some(Isolation::Driver));
     assert_eq!(isolation(Some("none"), "driver"), Some(Isolation::None));
     assert_eq!(isolation(Some("of-a-newer-version"), "driver"), None);

@@ -331,7 +331,7 @@ fn a_pod_asks_for_cards_and_compute_by_annotations() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_is_a_fault_that_names_it_and_the_pod_is_still_charged() {
+fn an_unreadable_annotation_is_a_fault_and_the_pod_is_charged() {
     for (key, value, says) in [
         (
             "gpu-card-count",
@@ -565,7 +565,7 @@ fn bound(claim: &str, annotations: &[(&str, &str)]) -> cluster::GpuPod {
 }
 
 #[test]
-fn a_bound_pod_has_the_cards_compute_and_limits_of_its_claim_whatever_its_annotations_say() {
+fn a_bound_pod_has_what_its_claim_says_whatever_annotations_say() {
     let edited = [("gpu-card-count", "exclusive"), ("gpu-cores", "100"), ("gpu-mem-limit", "80")];
     let plain = bound(r#"{"main":{"GPU-a":4}}"#, &edited);
     let card_use = plain.request.containers()[0].card_use;

@@ -42,7 +42,7 @@ fn verify(file: &str, shown: &str, name: &str) -> Result<(), String> {
 }
 
 #[test]
-fn a_self_signed_certificate_of_a_ca_that_is_in_the_file_is_taken_for_its_name_and_time() {
+fn a_self_signed_certificate_in_the_ca_file_is_admitted_by_name() {
     let by_openssl = fixture("self-signed.crt");
     let others = [Authority::new().pem(), self_signed(NAME).certificate.pem()].concat();
     for file in [by_openssl.clone(), [others, by_openssl.clone()].concat()] {

@@ -182,7 +182,7 @@ fn processes_are_those_of_all_lists_with_their_memory_and_use_of_sms() {
 }
 
 #[test]
-fn a_driver_that_does_not_sample_leaves_the_use_of_sms_unknown_and_an_idle_card_reads_0() {
+fn without_samples_sm_use_is_unknown_and_an_idle_card_reads_0() {
     assert_eq!(processes(r#""processes":[{"pid":7}]"#).unwrap(), [process(7, None, None)]);
     let idle = processes(r#""processes":[{"pid":7,"usedBytes":4,"sm":0}]"#);
     assert_eq!(idle.unwrap(), [process(7, Some(4), Some(0))]);

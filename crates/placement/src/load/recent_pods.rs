@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_volumes_are_bound_first_counts_for_as_long_as_kube_scheduler_waits_for_them() {
+    fn a_pod_counts_while_kube_scheduler_waits_for_its_volumes() {
         let rates = Rates { egress: 5, ..Rates::NONE };
         let mut recent = RecentPods::default();
         assert!(!recent.waits_for_volumes(&pod(1)));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_pod_counts_whole_until_its_containers_start_and_no_longer_than_images_are_pulled() {
+    fn a_bound_pod_counts_whole_until_its_containers_start() {
         let mut recent = RecentPods::default();
         recent.bound(&pod(1), at(0), USES, FIVE_MINUTES);
         assert_eq!((unseen(&recent, 3_599, 3_599), unseen(&recent, 3_600, 3_600)), (2.0, 0.0));

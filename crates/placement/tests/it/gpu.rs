@@ -301,7 +301,7 @@ fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
 }
 
 #[test]
-fn a_claim_of_a_card_that_the_node_lacks_is_an_unknown_place_until_reports_would_show_the_pod() {
+fn a_claim_of_a_lost_card_is_an_unknown_place_for_a_while() {
     let mut ledger = ledger([card(0, 16), card(1, 16)]);
     bind(&mut ledger, "a", 9, Some(7));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
@@ -331,7 +331,7 @@ fn two_cards(held: u32) -> Vec<Card> {
 }
 
 #[test]
-fn a_record_with_all_that_was_claimed_of_the_reported_cards_places_the_rest_on_the_lost_one() {
+fn a_record_of_all_reported_cards_places_the_rest_on_the_lost_one() {
     let card_use = CardUse { cards: 2, ..CardUse::default() };
     let asked = ContainerRequest { card_use, ..ask_of("main", ContainerKind::App, 0, 8) };
     let asked = GpuRequest::new([asked]).unwrap().unwrap();

@@ -346,7 +346,7 @@ fn score_of_one_core(case: &Case) -> u8 {
 }
 
 #[test]
-fn a_node_that_has_just_joined_scores_by_what_its_pods_will_use_until_it_is_measured() {
+fn a_new_node_scores_by_its_pods_estimates_until_it_is_measured() {
     // CPU 0.4 + 0.1.
     assert_eq!(
         (
@@ -368,7 +368,7 @@ fn a_node_that_has_just_joined_scores_by_what_its_pods_will_use_until_it_is_meas
 }
 
 #[test]
-fn a_metric_that_cannot_be_estimated_is_left_out_of_the_score_of_a_node_that_has_just_joined() {
+fn a_new_nodes_score_leaves_out_metrics_without_an_estimate() {
     let mut with_disk = policy(Model::AboveTypical);
     with_disk.weights.push(weight("disk_usage_avg_5m", 1.0));
     assert_eq!(joined(MINUTE, with_disk.clone(), &[]).score(PodToPlace::ORDINARY), 60);

@@ -403,7 +403,7 @@ fn kinds_of(warnings: &[PolicyWarning]) -> Vec<&'static str> {
 }
 
 #[test]
-fn whether_exporters_have_a_metric_is_no_warning_where_readings_may_come_from_elsewhere() {
+fn no_warning_of_exporters_metrics_if_others_may_have_them() {
     let text = "
 apiVersion: plimsoll.dev/v1alpha1
 kind: SchedulingPolicy

@@ -407,8 +407,7 @@ fn check(cases: &[Case]) {
 }
 
 #[test]
-fn in_every_state_of_two_pods_of_one_size_only_the_pod_in_admission_is_chosen_and_it_is_once_all_is_known()
- {
+fn of_two_pods_of_one_size_only_the_one_in_admission_is_chosen() {
     let admitting = Case::all("p", &Truth::ADMITTING);
     let others = Case::all("other", &Truth::OTHERS);
     let bystanders = [vec![], vec![Case::bystander(true)], vec![Case::bystander(false)]];
@@ -443,7 +442,7 @@ fn plain_pods_that_the_watch_shows_are_never_read() {
 }
 
 #[test]
-fn pods_without_a_claim_that_the_watch_shows_are_refused_without_a_read_however_many_there_are() {
+fn pods_that_the_watch_shows_without_a_claim_are_refused_unread() {
     let admitting = Case {
         name: "a",
         truth: Truth::AdmittingUnclaimed,

@@ -216,7 +216,7 @@ fn a_process_on_a_card_that_its_container_was_not_given_is_found() {
 }
 
 #[test]
-fn a_container_without_any_card_is_found_but_for_agents_of_the_node_and_resource_claims() {
+fn a_container_without_a_card_is_found_unless_it_may_have_none() {
     let mut bench = AuditBench::new();
     bench.checkpoint = Some(Checkpoint::default());
     bench.edit(|facts| facts.gpu = Ok(None));
@@ -230,7 +230,7 @@ fn a_container_without_any_card_is_found_but_for_agents_of_the_node_and_resource
 }
 
 #[test]
-fn a_container_with_resource_claims_is_found_on_a_card_that_is_known_to_be_none_of_them() {
+fn a_container_is_found_on_a_card_that_is_none_of_its_claims() {
     let mut bench = AuditBench::new();
     bench.checkpoint = Some(Checkpoint::default());
     bench.edit(|facts| facts.gpu = Ok(None));

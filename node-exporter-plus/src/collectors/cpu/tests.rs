@@ -74,7 +74,7 @@ fn idle_time_that_runs_backwards_or_ahead_or_stands_still_costs_work_nothing() {
 
 /// A node in a container, whose idle time is no time at all.
 #[test]
-fn idle_time_that_has_never_grown_is_not_believed_where_the_clock_has_more_than_the_work() {
+fn idle_time_that_never_grew_is_not_believed_beside_the_clock() {
     let proc = tempfile::tempdir().unwrap();
     let lines =
         [0, 2_400, 5_800, 9_800, 9_900].map(|work| format!("{work} 0 0 8317131874320235395"));

@@ -118,7 +118,7 @@ fn of_a_shape_more_templates_are_kept_than_of_a_controller_and_not_all() {
 /// A pod that names a controller as its owner, and whose containers are others, is of that controller with another
 /// template.
 #[test]
-fn a_few_pods_with_a_forged_owner_neither_stand_for_a_controller_nor_evict_its_templates() {
+fn pods_with_a_forged_owner_do_not_stand_for_a_controller() {
     let mut learner = small();
     let day = 24 * 60;
     (0..day).for_each(|minute| observe(&mut learner, &web(1), 0.5, minute));
