@@ -56,37 +56,28 @@ impl Kind {
 
     /// Its name in labels of metrics.
     pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::ClaimWithoutRecord => "claim_without_record",
-            Self::RecordWithoutClaim => "record_without_claim",
-            Self::ClaimElsewhere => "claim_elsewhere",
-            Self::RecordUnknown => "record_unknown",
-            Self::CardHeldTwice => "card_held_twice",
-            Self::CardOfferedTwice => "card_offered_twice",
-            Self::ProcessElsewhere => "process_elsewhere",
-            Self::MemoryOverShare => "memory_over_share",
-            Self::ProcessOutsideMps => "process_outside_mps",
-            Self::LimitNotHeld => "limit_not_held",
-            Self::UnmanagedProcess => "unmanaged_process",
-            Self::ProcessOfGonePod => "process_of_gone_pod",
-        }
+        self.names().0
     }
 
     /// The reason of its events.
     pub(crate) fn reason(self) -> &'static str {
+        self.names().1
+    }
+
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::ClaimWithoutRecord => "GPUClaimWithoutRecord",
-            Self::RecordWithoutClaim => "GPURecordWithoutClaim",
-            Self::ClaimElsewhere => "GPUClaimElsewhere",
-            Self::RecordUnknown => "GPURecordUnknown",
-            Self::CardHeldTwice => "GPUCardHeldTwice",
-            Self::CardOfferedTwice => "GPUCardOfferedTwice",
-            Self::ProcessElsewhere => "GPUProcessElsewhere",
-            Self::MemoryOverShare => "GPUMemoryOverShare",
-            Self::ProcessOutsideMps => "GPUProcessOutsideMPS",
-            Self::LimitNotHeld => "GPULimitNotHeld",
-            Self::UnmanagedProcess => "GPUUnmanagedProcess",
-            Self::ProcessOfGonePod => "GPUProcessOfGonePod",
+            Self::ClaimWithoutRecord => ("claim_without_record", "GPUClaimWithoutRecord"),
+            Self::RecordWithoutClaim => ("record_without_claim", "GPURecordWithoutClaim"),
+            Self::ClaimElsewhere => ("claim_elsewhere", "GPUClaimElsewhere"),
+            Self::RecordUnknown => ("record_unknown", "GPURecordUnknown"),
+            Self::CardHeldTwice => ("card_held_twice", "GPUCardHeldTwice"),
+            Self::CardOfferedTwice => ("card_offered_twice", "GPUCardOfferedTwice"),
+            Self::ProcessElsewhere => ("process_elsewhere", "GPUProcessElsewhere"),
+            Self::MemoryOverShare => ("memory_over_share", "GPUMemoryOverShare"),
+            Self::ProcessOutsideMps => ("process_outside_mps", "GPUProcessOutsideMPS"),
+            Self::LimitNotHeld => ("limit_not_held", "GPULimitNotHeld"),
+            Self::UnmanagedProcess => ("unmanaged_process", "GPUUnmanagedProcess"),
+            Self::ProcessOfGonePod => ("process_of_gone_pod", "GPUProcessOfGonePod"),
         }
     }
 

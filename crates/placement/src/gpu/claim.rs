@@ -166,14 +166,13 @@ impl GpuRequest {
 }
 
 fn limits(request: &GpuRequest) -> BTreeMap<String, Units> {
-    request
-        .containers()
-        .iter()
-        .filter_map(|ask| {
-            let limit = ask.card_use.limit.filter(|limit| *limit > ask.units)?;
-            Some((ask.name.clone(), limit))
-        })
-        .collect()
+    let mut limits = BTreeMap::new();
+    for ask in request.containers() {
+        if let Some(limit) = ask.card_use.limit.filter(|limit| *limit > ask.units) {
+            limits.insert(ask.name.clone(), limit);
+        }
+    }
+    limits
 }
 
 fn total(shares: &CardShares) -> Units {

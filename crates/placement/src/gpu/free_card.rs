@@ -1,8 +1,6 @@
 //! A card with what is free of it, and whether a share of a request fits it.
 
-use super::{
-    CardFilter, CardIsolation, CardShare, Charge, Closed, Excess, GpuRequest, Sharers, Sharing,
-};
+use super::{CardFilter, CardIsolation, CardShare, Closed, Excess, GpuRequest, Sharers, Sharing};
 use crate::units::{CardId, CardModel, Cores, Units};
 
 /// A card and what is left of it.
@@ -179,32 +177,16 @@ pub(super) struct Room {
     /// Units free.
     pub(super) units: Units,
     /// Percent of its compute that is free.
-    cores: Cores,
+    pub(super) cores: Cores,
     /// Whether nothing is charged to any pod.
-    idle: bool,
+    pub(super) idle: bool,
     /// As [`FreeCard::sharers`].
-    sharers: Sharers,
+    pub(super) sharers: Sharers,
     /// As [`FreeCard::clients`].
-    clients: u16,
+    pub(super) clients: u16,
 }
 
 impl Room {
-    /// What these charges leave free of a card with `units` units.
-    pub(super) fn left_by<'c>(units: Units, charges: impl Iterator<Item = &'c Charge>) -> Self {
-        let sharers = Sharers::None;
-        let whole = Self { units, cores: Cores::ALL, idle: true, sharers, clients: 0 };
-        charges.fold(whole, |room, charge| {
-            let is_client = charge.sharing != Some(Sharing::Turns);
-            Self {
-                units: room.units.saturating_sub(charge.units),
-                cores: room.cores.saturating_sub(charge.cores),
-                idle: false,
-                sharers: room.sharers.and(charge.sharing),
-                clients: room.clients.saturating_add(if is_client { charge.processes } else { 0 }),
-            }
-        })
-    }
-
     /// Whether a share of the request fits, beside the pods on the card.
     pub(super) fn takes(
         self,

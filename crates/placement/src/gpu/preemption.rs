@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::free_card::Room;
+use super::account::room_left;
 use super::{Account, CardShare, Charge, Choice, ChoiceRule, FreeCard, GpuRequest, NodeCards};
 use crate::units::{Cores, PodUid, Units};
 
@@ -218,7 +218,7 @@ impl OneCard<'_> {
                 && !contains(going, &charge.pod)
                 && !contains(also, &charge.pod)
         };
-        let room = Room::left_by(self.card.units, self.charges.iter().filter(stays));
+        let room = room_left(self.card.units, self.charges.iter().filter(stays));
         room.takes(self.share, self.request, self.card.isolation)
     }
 }

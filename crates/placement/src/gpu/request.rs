@@ -331,17 +331,13 @@ impl ContainerRequest {
 }
 
 fn check_init_containers(containers: &[ContainerRequest]) -> Result<(), RequestError> {
-    if containers.iter().all(|ask| ask.kind != ContainerKind::Init) {
-        return Ok(());
-    }
-    match containers.iter().find(|ask| ask.card_use.cards > 1) {
-        Some(ask) => {
-            let container = ask.name.clone();
-            let cards = ask.card_use.cards;
-            Err(RequestError::HandedOn { container, cards })
+    let has_init = containers.iter().any(|ask| ask.kind == ContainerKind::Init);
+    for ContainerRequest { name, card_use, .. } in containers {
+        if has_init && card_use.cards > 1 {
+            return Err(RequestError::HandedOn { container: name.clone(), cards: card_use.cards });
         }
-        None => Ok(()),
     }
+    Ok(())
 }
 
 /// The most that containers, in admission order, have of a card at one time. Init containers run one after another,

@@ -37,18 +37,10 @@ impl Kind {
         Self { cpu, cards, part, models: u64::MAX, weight: 0.0 }
     }
 
-    /// Whether the other kind accepts every model that this one accepts.
-    pub(super) fn accepts_no_more_than(&self, other: &Self) -> bool {
-        self.models & !other.models == 0
-    }
-
     /// How many of its pods fit a node with this CPU, `None` where it is not known, and so many cards that fit.
     pub(super) fn places(&self, fitting: usize, cpu: Option<u64>) -> usize {
-        let by_cards = fitting / self.cards.max(1);
-        match cpu.and_then(|cpu| cpu.checked_div(self.cpu)) {
-            Some(by_cpu) => by_cards.min(usize::try_from(by_cpu).unwrap_or(usize::MAX)),
-            None => by_cards,
-        }
+        let by_cpu = cpu.and_then(|cpu| cpu.checked_div(self.cpu)).unwrap_or(u64::MAX);
+        (fitting / self.cards.max(1)).min(usize::try_from(by_cpu).unwrap_or(usize::MAX))
     }
 
     /// Whether each place for one of its pods is one for a pod of the other kind too.
@@ -56,7 +48,7 @@ impl Kind {
         self.cards >= other.cards
             && self.cpu >= other.cpu
             && self.part >= other.part
-            && self.accepts_no_more_than(other)
+            && self.models & !other.models == 0
     }
 }
 

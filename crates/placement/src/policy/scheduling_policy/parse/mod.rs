@@ -93,21 +93,7 @@ fn beyond_units(given: &Entries<BeyondUnitsFields>) -> Checked<Vec<BeyondUnitsRu
     each(list, given, |path, rule| {
         let field = format!("{path}.namespaces");
         let wanted = "the name of a namespace, or `*` for all";
-        let Some(names) = rule.value.namespaces.as_ref().filter(|it| !it.value.is_empty()) else {
-            return Err(fault(rule, &field, format!("expected {wanted}, found none")));
-        };
-        let namespaces = names
-            .value
-            .iter()
-            .enumerate()
-            .map(|(at, name)| {
-                if name.value == ALL_NAMESPACES {
-                    Ok(ALL_NAMESPACES.into())
-                } else {
-                    object_name(&format!("{field}[{at}]"), name, wanted, 63)
-                }
-            })
-            .collect::<Checked<_>>()?;
+        let namespaces = names_of(&field, rule, &rule.value.namespaces, wanted, ALL_NAMESPACES)?;
         let field = format!("{path}.allow");
         let Some(allow) = rule.value.allow.as_ref().filter(|it| !it.value.is_empty()) else {
             let wanted = "expected some of `exclusive`, `cores` and `memoryLimit`, found none";
@@ -127,19 +113,33 @@ fn namespaces(given: &Entries<Namespaces>) -> Checked<Vec<NamespaceRule>> {
     at_most("spec.namespaces", names.flat_map(|names| &names.value), MAX_NAMESPACES)?;
     each("spec.namespaces", given, |path, rule| {
         let field = format!("{path}.names");
-        let wanted = "the name of a namespace";
-        let Some(names) = rule.value.names.as_ref().filter(|names| !names.value.is_empty()) else {
-            return Err(fault(rule, &field, format!("expected {wanted}, found none")));
-        };
-        let namespaces = names
-            .value
-            .iter()
-            .enumerate()
-            .map(|(at, name)| object_name(&format!("{field}[{at}]"), name, wanted, 63))
-            .collect::<Checked<_>>()?;
+        let namespaces = names_of(&field, rule, &rule.value.names, "the name of a namespace", "")?;
         let nodes = selector(&format!("{path}.nodeSelector"), rule, &rule.value.node_selector)?;
         Ok(NamespaceRule { namespaces, nodes })
     })
+}
+
+/// The names of namespaces in a rule, one at least. `all` is taken for one, if it is not empty.
+fn names_of<T>(
+    field: &str,
+    rule: &Spanned<T>,
+    given: &Option<Spanned<Vec<Spanned<String>>>>,
+    wanted: &str,
+    all: &str,
+) -> Checked<Vec<Arc<str>>> {
+    let Some(given) = given.as_ref().filter(|given| !given.value.is_empty()) else {
+        return Err(fault(rule, field, format!("expected {wanted}, found none")));
+    };
+    let mut names = Vec::with_capacity(given.value.len());
+    for (at, name) in given.value.iter().enumerate() {
+        let is_all = !all.is_empty() && name.value == all;
+        names.push(if is_all {
+            all.into()
+        } else {
+            object_name(&format!("{field}[{at}]"), name, wanted, 63)?
+        });
+    }
+    Ok(names)
 }
 
 fn at_least_0(field: &str, given: &Spanned<Scalar>) -> Checked<f64> {
