@@ -1,8 +1,8 @@
-# Reads Rust files twice, `pass=1 FILES pass=2 FILES`, and prints what scripts/shape.sh counts: kind, crate, FILE:LINE
-# and a text, with tabs. It reads lines as rustfmt leaves them: a statement ends at the `;` that closes its brackets.
-# A `let` is a lazy iterator where its last call gives one. `map`, `zip` and others that Option has too count after a
-# call that only iterators have (`iter`, `values` …), else if the name is used as an iterator within 30 lines. `let mut`
-# is a cursor: not counted. Names are followed through `use` to the module that has the item.
+# Reads Rust files and prints what scripts/shape.sh counts: kind, crate, FILE:LINE and a text, with tabs. Lines are as
+# rustfmt leaves them: a statement ends at the `;` that closes its brackets. A `let` is a lazy iterator where its last
+# call gives one. `map`, `zip` and others that Option has too count after a call that only iterators have (`iter` …),
+# else if the name is used as an iterator within 30 lines. `let mut` is a cursor: not counted. Names are followed
+# through `use` to the module that has the item.
 BEGIN {
     only = " iter iter_mut into_iter values values_mut into_values keys into_keys chars char_indices bytes lines " \
         "split splitn split_whitespace drain windows chunks enumerate flat_map filter_map rev skip skip_while " \
@@ -16,7 +16,7 @@ function has(words, word) { return index(words, " " word " ") > 0 }
 function crate_of(id) { sub(/::.*/, "", id); return id }
 function parent(id) { sub(/::[^:]*$/, "", id); return id }
 function is_test(id) { while (!(id in tests) && id ~ /::/) id = parent(id); return id in tests }
-function found(kind, crate, at, text) { printf "%s\t%s\t%s\t%s\n", kind, crate, at, text }
+function found(kind, at, text) { finding[++findings] = kind "\t" crate "\t" at "\t" text; found_in[findings] = id }
 function refer(path, at) { from[++refs] = id; to[refs] = path; ref_at[refs] = at }
 function module_of(file) {
     sub(/^crates\//, "", file); sub(/\/src\//, "/", file); sub(/\.rs$/, "", file); sub(/\/(mod|lib|main)$/, "", file)
@@ -54,10 +54,10 @@ function end_of_let(s, at, before,  name, mutable, lazy) {
     sub(/^ *let /, "", s); sub(/;$/, "", s); mutable = sub(/^mut /, "", s)
     name = match(s, /^[a-z_0-9]+/) ? substr(s, 1, RLENGTH) : ""
     if (!sub(/^[a-z_0-9]+(: [^=]*)? = */, "", s)) return
-    if (before == name && s ~ ("^&?" name " *[.?\\[]")) found("rebindings", crate, at, "let " name)
+    if (before == name && s ~ ("^&?" name " *[.?\\[]")) found("rebindings", at, "let " name)
     lazy = mutable ? 0 : is_lazy(s)
     delete bound[name]; delete unsure[name]
-    if (lazy == 1) { found("lazy-iterators", crate, at, "let " name); bound[name] }
+    if (lazy == 1) { found("lazy-iterators", at, "let " name); bound[name] }
     if (lazy == 2) { unsure[name] = at; unsure_since[name] = FNR }
     last = name; last_depth = depth
 }
@@ -100,19 +100,15 @@ function reach(start, v,  i, n, next_ones) {
 }
 FNR == 1 {
     id = module_of(FILENAME); crate = crate_of(id); modules[id]
-    marked = over = skips = depth = lets = in_string = 0; using = last = ""; split("", unsure); split("", bound)
+    over = skips = depth = lets = in_string = 0; using = last = ""; split("", unsure); split("", bound)
 }
-pass == 1 {
-    if (marked && match($0, /mod [a-z_0-9]+;/)) tests[id "::" substr($0, RSTART + 4, RLENGTH - 5)]
-    marked = /^#\[cfg\((all\()?test/
-    next
-}
-over || FILENAME ~ /\/tests(\/|\.rs$)/ || is_test(id) { next }
+over || FILENAME ~ /\/tests(\/|\.rs$)/ { next }
 {
     s = code($0); at = FILENAME ":" FNR; before = depth; counted = s
     if (s ~ /^ *$/) next
     if (s ~ /^ *#\[cfg\((all\()?test/) { skips = 1; skipped_to = depth; next }
     if (skips && s ~ /^mod [a-z_]+ [{]/) { over = 1; next }
+    if (skips && match(s, /mod [a-z_0-9]+;/)) tests[id "::" substr(s, RSTART + 4, RLENGTH - 5)]
     depth += gsub(/[(\[{]/, "", counted) - gsub(/[)\]}]/, "", counted)
     if (skips) { skips = depth > skipped_to || s !~ /[;}]$/; next }
 
@@ -126,12 +122,12 @@ over || FILENAME ~ /\/tests(\/|\.rs$)/ || is_test(id) { next }
     if (!instead && (match(s, "^ *" public "(unsafe )?(struct|enum|trait|union) [A-Z][A-Za-z0-9]*") ||
         !before && match(s, "^" public "type [A-Z][A-Za-z0-9]*"))) {
         name = substr(s, RSTART, RLENGTH); sub(/.* /, "", name)
-        types[crate "\t" name]++; places[crate "\t" name] = places[crate "\t" name] " " at
+        type[++types] = crate "::" name; type_in[types] = id; type_at[types] = at
     }
     instead = s ~ /^ *#\[cfg\(not\(/
     for (name in unsure) {
         pattern = used; gsub(/NAME/, name, pattern)
-        if (s ~ pattern) found("lazy-iterators", crate, unsure[name], "let " name)
+        if (s ~ pattern) found("lazy-iterators", unsure[name], "let " name)
         if (s ~ pattern || FNR - unsure_since[name] > 30) delete unsure[name]
     }
     if (s ~ /^ *let /) {
@@ -143,19 +139,21 @@ over || FILENAME ~ /\/tests(\/|\.rs$)/ || is_test(id) { next }
         if (depth == base[lets]) end_of_let(text[lets], let_at[lets], follows[lets])
 }
 END {
-    for (name in types) if (types[name] > 1) {
-        split(name, named, "\t"); split(places[name], place, " ")
-        found("shared-type-names", named[1], place[1], named[2] ":" places[name])
+    for (i = 1; i <= findings; i++) if (!is_test(found_in[i])) print finding[i]
+    for (i = 1; i <= types; i++) if (!is_test(type_in[i])) {
+        name = type[i]; places[name] = places[name] " " type_at[i]
+        if (split(places[name], place, " ") > 1) shared[name] = place[1]
     }
+    for (name in shared) print "shared-type-names\t" crate_of(name) "\t" shared[name] "\t" name ":" places[name]
     for (i = 1; i <= refs; i++) {
         a = from[i]; b = resolve(a, to[i], 0)
         apart = index(b "::", a "::") != 1 && index(a "::", b "::") != 1
-        if (b == "" || !apart || is_test(b) || (a, b) in edge_at) continue
+        if (b == "" || !apart || is_test(a) || is_test(b) || (a, b) in edge_at) continue
         edge_at[a, b] = ref_at[i]; edges[a] = edges[a] " " b
     }
     for (a in edges) reach(a, a)
     for (edge in edge_at) {
-        split(edge, ends, SUBSEP)
-        if ((ends[2], ends[1]) in reached) found("uses-in-circles", crate_of(ends[1]), edge_at[edge], "of " ends[2])
+        split(edge, ends, SUBSEP); a = ends[1]; b = ends[2]
+        if ((b, a) in reached) print "uses-in-circles\t" crate_of(a) "\t" edge_at[edge] "\tof " b
     }
 }

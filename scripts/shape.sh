@@ -8,14 +8,13 @@
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
-files=$(scripts/size.sh --files)
-# shellcheck disable=SC2086 # Names of files without spaces.
-found=$(awk -f scripts/shape.awk pass=1 $files pass=2 $files | sort -V)
+found=$(scripts/size.sh --files | xargs awk -f scripts/shape.awk | sort -V)
 places() { awk -F'\t' -v which="$1" '$1 == which || $2 == which { print "  " $3 ": " $1 ", " $4 }' <<<"$found"; }
 over=0
 while read -r name limit; do
     count=$(places "$name" | grep -c . || true)
-    by_crate=$(awk -F'\t' -v name="$name" '$1 == name { print $2 }' <<<"$found" | uniq -c | awk '{ printf " %s %s", $2, $1 }')
+    by_crate=$(awk -F'\t' -v name="$name" '$1 == name { print $2 }' <<<"$found" | uniq -c |
+        awk '{ printf " %s %s", $2, $1 }')
     printf '%-18s %4d  of %4d %s\n' "$name" "$count" "$limit" "$by_crate"
     [ "$count" -le "$limit" ] || { over=1; [ "${1:-}" != --check ] || places "$name"; }
 done <scripts/shape.limits
