@@ -30,7 +30,7 @@ use crate::annotator_client::Reads as _;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evictor};
-use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
+use crate::decisions::{DecisionLog, NominatedPods, RatingCache, WaitingPods};
 use crate::http_client::SetupError;
 use crate::metrics::{Metrics, ShadowMetrics};
 use crate::outside_mps::OutsideMps;
@@ -185,6 +185,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         decisions,
         waiting: WaitingPods::default(),
         nominated: NominatedPods::default(),
+        ratings: RatingCache::default(),
         over_limits,
         card_evictions,
         shadow,

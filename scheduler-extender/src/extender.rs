@@ -11,7 +11,9 @@ use tokio::sync::watch;
 
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, WaitingPods};
+use crate::decisions::{
+    DecidedPod, Decision, DecisionLog, Evaluator, NominatedPods, RatingCache, WaitingPods,
+};
 use crate::http::HostNames;
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
@@ -19,7 +21,7 @@ use crate::over_limits::OverLimits;
 use crate::replicas::{FORWARDED, Forwarder, OtherReplicas, Replicas};
 use crate::report::StateReport;
 use crate::shadow::Shadow;
-use crate::view::{Current, NodeNames, PodEstimates, Prepared, View};
+use crate::view::{Current, NodeNames, PodEstimates, View};
 use crate::wire::WireError;
 
 /// Returns the current time. Tests use a fixed one.
@@ -37,6 +39,8 @@ pub struct Decider {
     pub waiting: WaitingPods,
     /// Pods whose overloaded nominated node was rejected, so that kube-scheduler asks about all nodes.
     pub nominated: NominatedPods,
+    /// The nodes' ratings for recent GPU requests.
+    pub ratings: RatingCache,
     /// Sends events for pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
     /// Pods for which others may be evicted; `None` without `--evict-for-cards`.
@@ -66,13 +70,14 @@ pub struct Decided<'a> {
     /// The nodes' names as JSON, in its order.
     pub names: NamesJson<'a>,
     current: Arc<Current>,
+    ratings: &'a RatingCache,
 }
 
 impl Decided<'_> {
-    /// The values that are prepared for its snapshot.
+    /// Computes what follows from the decision.
     #[must_use]
-    pub fn prepared(&self) -> &Prepared {
-        &self.current.prepared
+    pub fn evaluator(&self) -> Evaluator<'_> {
+        Evaluator::prepared(&self.decision, &self.current.prepared, self.ratings)
     }
 }
 
@@ -122,14 +127,14 @@ impl Decider {
     }
 
     /// The decision about the request's pod and nodes, by the current view.
-    pub fn decide<'a>(&self, request: PlacedRequest<'a>) -> Decided<'a> {
+    pub fn decide<'a>(&'a self, request: PlacedRequest<'a>) -> Decided<'a> {
         let PlacedRequest { pod, nodes, names, known } = request;
         let current = self.view.current();
         let candidates = nodes.moved(&known, current.snapshot.names());
         let now = self.now();
         let waited = self.waiting.record_request(&pod, now);
         let decision = Arc::new(self.decision_by(&current, &pod, waited, candidates, now));
-        Decided { decision, names, current }
+        Decided { decision, names, current, ratings: &self.ratings }
     }
 
     fn decision_by(

@@ -18,6 +18,7 @@ use cluster::Pod;
 use placement::load::Verdict;
 
 use super::{Answer, timed};
+use crate::decisions::Evaluator;
 use crate::preemption::Preemption;
 use crate::victims::VictimSearch;
 use crate::view::GpuPodId;
@@ -39,7 +40,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     // Evictions free cards, so the entry for GPU pods checks cards with the victims.
     let decision =
         decider.decision_for(&pod, victims.keys().map(Name::as_str), decider.now()).without_cards();
-    let verdicts = decision.verdicts(decision.policy(), None);
+    let verdicts = Evaluator::new(&decision).verdicts();
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{GpuPodId, Index, View, WatchState};
 use crate::Decider;
-use crate::decisions::{NominatedPods, WaitingPods};
+use crate::decisions::{NominatedPods, RatingCache, WaitingPods};
 use crate::metrics::Metrics;
 use crate::over_limits::OverLimits;
 
@@ -69,6 +69,7 @@ pub(crate) fn decider(view: View, now: Timestamp) -> Decider {
         decisions: Arc::default(),
         waiting: WaitingPods::default(),
         nominated: NominatedPods::default(),
+        ratings: RatingCache::default(),
         over_limits: OverLimits::default(),
         card_evictions: None,
         shadow: None,

@@ -36,9 +36,8 @@ pub use index::{
     PodUse, ReservationError, WatchedPod,
 };
 use index::{Notice, PodRequest};
-pub use snapshot::{
-    KeptRatings, NodeBackOffs, NodeNames, NodeState, Place, Prepared, Rated, Snapshot, Totals,
-};
+pub(crate) use snapshot::CHUNK;
+pub use snapshot::{NodeBackOffs, NodeNames, NodeState, Place, Prepared, Snapshot, Totals};
 pub use watches::{WatchState, follow_nodes, follow_pods, select_pod, tick};
 
 /// The state of the cluster.

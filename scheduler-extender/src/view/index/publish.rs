@@ -120,7 +120,7 @@ impl Index {
                 Some(known) => Arc::clone(known),
             });
         }
-        Prepared { chunks: prepared.into(), ratings: Arc::clone(&last.ratings) }
+        Prepared { chunks: prepared.into() }
     }
 
     fn has_to_renew(&self, known: &PreparedChunk, changed: NodeSet) -> bool {

@@ -7,7 +7,6 @@
 mod chunk;
 mod names;
 mod prepared;
-mod ratings;
 mod totals;
 
 use std::collections::HashMap;
@@ -19,13 +18,12 @@ use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBac
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
 use placement::units::{MetricName, NodeName, PodUid};
 
-pub(crate) use chunk::Chunk;
+pub(super) use chunk::NodeSet;
 pub use chunk::NodeState;
-pub(super) use chunk::{CHUNK, NodeSet};
+pub(crate) use chunk::{CHUNK, Chunk};
 pub use names::{NodeNames, Place};
 pub use prepared::Prepared;
 pub(super) use prepared::PreparedChunk;
-pub use ratings::{KeptRatings, Rated};
 pub use totals::Totals;
 
 /// The back-offs of all nodes that have some.
