@@ -96,9 +96,13 @@ impl Decider {
         });
     }
 
-    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself.
+    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself. Takes no
+    /// lock for a pod that is not in flight.
     pub(crate) fn end_in_flight(&self, pod: &Pod) {
-        self.view.change(|index| index.not_in_flight(&pod.uid()));
+        let uid = pod.uid();
+        if self.view.read().in_flight().contains(&uid) {
+            self.view.change(|index| index.not_in_flight(&uid));
+        }
     }
 
     /// The current time.
@@ -228,6 +232,8 @@ impl Extender {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     use cluster::Event;
     use placement::policy::LoadPolicy;
@@ -241,11 +247,7 @@ mod tests {
     /// The cores that count on node `n`, nine minutes after this pod of a core was prioritized.
     fn in_flight_later(volumes: &Value) -> f64 {
         let now = Timestamp::from_second(1_795_165_200).unwrap();
-        let policy = LoadPolicy::from_yaml(
-            "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {metrics: [{name: cpu_usage_avg_5m, \
-             period: 3m, weight: 1}]}",
-        );
-        let view = fixtures::view_under(policy.unwrap());
+        let view = fixtures::view_under(estimating());
         let node = json!({ "metadata": { "name": "n" }, "status": { "capacity": { "cpu": "8" } } });
         let node: cluster::Node = serde_json::from_value(node).unwrap();
         let node = node.facts(&Names::default(), &ReadingCodec::default());
@@ -265,6 +267,49 @@ mod tests {
         let view = decider.view.read();
         let recent = &view.load("n").unwrap().recent;
         recent.use_not_in_reading(Resource::Cpu, later, SignedDuration::from_mins(5), later)
+    }
+
+    /// A policy by which pods in flight count.
+    fn estimating() -> LoadPolicy {
+        let text = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {metrics: [{name: cpu_usage_avg_5m, \
+                    period: 3m, weight: 1}]}";
+        LoadPolicy::from_yaml(text).unwrap()
+    }
+
+    #[test]
+    fn a_first_filter_takes_no_lock_and_a_further_attempt_is_not_in_flight() {
+        let view = fixtures::view_under(estimating());
+        fixtures::list(&view, &["n", "m"].map(str::to_owned), &fixtures::card());
+        let _ =
+            view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::UNIX_EPOCH);
+        let decider = Arc::new(fixtures::decider(view, Timestamp::UNIX_EPOCH));
+        let limits = json!({ "aliyun.com/gpu-mem": 4 });
+        let container =
+            json!({ "name": "c", "resources": { "requests": { "cpu": "1" }, "limits": limits } });
+        let pod = json!({ "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
+            "spec": { "containers": [container] } });
+        let body = json!({ "Pod": pod, "NodeNames": ["n", "m"] }).to_string();
+        let [filter, prioritize, _, by_cards, _] = crate::http::VERBS;
+        let (ended, end) = mpsc::channel();
+        let (asking, asked) = (Arc::clone(&decider), body.clone());
+        decider.view.ask(|_| {
+            std::thread::spawn(move || {
+                for (_, verb) in [filter, by_cards] {
+                    let answer = verb(&asking, asked.as_bytes());
+                    let _ = ended.send(String::from_utf8_lossy(answer.json()).into_owned());
+                }
+            });
+            for _ in 0..2 {
+                let answer = end.recv_timeout(Duration::from_secs(30)).expect("no lock");
+                assert!(answer.contains(r#""NodeNames":["n","m"]"#), "{answer}");
+            }
+        });
+        let is_in_flight = || decider.view.read().in_flight().contains("u");
+        assert!(!is_in_flight());
+        (prioritize.1)(&decider, body.as_bytes());
+        assert!(is_in_flight());
+        (filter.1)(&decider, body.as_bytes());
+        assert!(!is_in_flight());
     }
 
     #[test]

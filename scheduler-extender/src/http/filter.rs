@@ -103,9 +103,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
         Ok(Some(asked)) => {
-            let held = decider
-                .view
-                .ask(|index| index.waits_for_deleted(&GpuPodId::of(&request.pod), &asked));
+            let held = decider.view.waits_for_deleted(&GpuPodId::of(&request.pod), &asked);
             filter_by_cards(decider, request, held)
         }
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),

@@ -74,7 +74,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Err(_) => return answer(BY_CARDS, &pod, victims, |_, _| false),
     };
     let id = GpuPodId::of(&pod);
-    if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
+    if decider.view.waits_for_deleted(&id, &request).is_some() {
         // Filter would reject it after the evictions.
         return answer(BY_CARDS, &pod, victims, |_, _| false);
     }

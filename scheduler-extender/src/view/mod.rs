@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Invariant: nothing else is synchronised. Filter, Prioritize, Preempt and explain read one snapshot, without the
-//! lock. No lock is held across an await.
+//! lock, which a verb takes to begin or end a pod's entry in flight, or to ask what no snapshot has. No lock is held
+//! across an await.
 
 mod estimates;
 #[cfg(test)]
@@ -23,7 +24,7 @@ use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause};
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::fragmentation::{HeldParts, Measure};
-use placement::gpu::{BeyondUnits, ChoiceRule};
+use placement::gpu::{BeyondUnits, ChoiceRule, GpuRequest};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::units::PodUid;
@@ -106,6 +107,15 @@ impl View {
     /// Asks the index what no snapshot has.
     pub fn ask<T>(&self, question: impl FnOnce(&Index) -> T) -> T {
         question(&self.lock())
+    }
+
+    /// [`Index::waits_for_deleted`]. Takes the lock only while deleted pods may hold units.
+    #[must_use]
+    pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
+        if !self.current.load().snapshot.deleted_may_hold {
+            return None;
+        }
+        self.ask(|index| index.waits_for_deleted(pod, request))
     }
 
     // After a panic, a change may be partial. It concerns the pods and nodes of that change, and the next events of

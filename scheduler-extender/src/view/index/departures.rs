@@ -123,6 +123,11 @@ impl Index {
         }
     }
 
+    /// Whether some pod may have to wait for deleted ones.
+    pub(super) fn deleted_may_hold(&self) -> bool {
+        !self.departures.is_empty()
+    }
+
     /// Whether the pod has to wait, since deleted pods of its namespace hold units. A pod with a binding under way does
     /// not.
     #[must_use]

@@ -43,7 +43,11 @@ impl Index {
     /// heartbeats.
     pub(in crate::view) fn publish(&mut self, last: &Current) -> Option<Current> {
         let states = self.changed_states(&last.snapshot);
-        let is_same = states.is_empty() && !self.changes.names && !self.changes.others;
+        let is_same = states.is_empty()
+            && !self.changes.names
+            && !self.changes.others
+            && Arc::ptr_eq(self.in_flight.uids(), &last.snapshot.in_flight)
+            && self.deleted_may_hold() == last.snapshot.deleted_may_hold;
         if is_same && !self.changes.too_old {
             return None;
         }
@@ -58,6 +62,8 @@ impl Index {
                 back_offs: self.back_offs.nodes(),
                 names: self.names(last),
                 chunks: chunks.into(),
+                in_flight: Arc::clone(self.in_flight.uids()),
+                deleted_may_hold: self.deleted_may_hold(),
             })
         };
         self.changes.names = false;

@@ -9,9 +9,10 @@ mod names;
 mod prepared;
 mod totals;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Measure;
 use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeCards};
@@ -29,6 +30,9 @@ pub use totals::Totals;
 /// The back-offs of all nodes that have some.
 pub type NodeBackOffs = HashMap<NodeName, NodeBackOff>;
 
+/// UIDs of pods.
+pub(crate) type PodUids = HashSet<PodUid, RandomState>;
+
 /// The state of the cluster at one time.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
@@ -40,6 +44,9 @@ pub struct Snapshot {
     pub back_offs: Arc<NodeBackOffs>,
     pub(super) names: Arc<NodeNames>,
     pub(super) chunks: Box<[Arc<Chunk>]>,
+    pub(super) in_flight: Arc<PodUids>,
+    /// Whether deleted pods may hold units of cards.
+    pub(super) deleted_may_hold: bool,
 }
 
 impl Snapshot {
@@ -51,6 +58,8 @@ impl Snapshot {
             back_offs: Arc::default(),
             names: Arc::default(),
             chunks: Box::default(),
+            in_flight: Arc::default(),
+            deleted_may_hold: false,
         }
     }
 
@@ -58,6 +67,12 @@ impl Snapshot {
     #[must_use]
     pub fn names(&self) -> &Arc<NodeNames> {
         &self.names
+    }
+
+    /// The pods that count on a node where they are not bound yet.
+    #[must_use]
+    pub(crate) fn in_flight(&self) -> &Arc<PodUids> {
+        &self.in_flight
     }
 
     /// The nodes in chunks.
