@@ -14,7 +14,7 @@ use crate::card_evictions::CardEvictions;
 use crate::decisions::{
     DecidedPod, Decision, DecisionLog, Evaluator, NominatedPods, RatingCache, WaitingPods,
 };
-use crate::http::HostNames;
+use crate::host_names::HostNames;
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
@@ -200,6 +200,26 @@ impl Decider {
     }
 }
 
+#[cfg(test)]
+impl Decider {
+    /// The verbs over this view, at this time, without evictions and shadow policy.
+    pub(crate) fn of_view(view: View, now: Timestamp) -> Self {
+        Self {
+            view: Arc::new(view),
+            names: Arc::default(),
+            decisions: Arc::default(),
+            waiting: WaitingPods::default(),
+            nominated: NominatedPods::default(),
+            ratings: RatingCache::default(),
+            over_limits: OverLimits::default(),
+            card_evictions: None,
+            shadow: None,
+            metrics: Metrics::default(),
+            clock: Arc::new(move || now),
+        }
+    }
+}
+
 /// The state of all HTTP handlers.
 pub struct Extender {
     /// For the verbs that answer from memory.
@@ -253,7 +273,7 @@ mod tests {
         let node = node.facts(&Names::default(), &ReadingCodec::default());
         view.apply_nodes(Event::Listed(vec![node]), now);
         let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
-        let decider = fixtures::decider(view, now);
+        let decider = Decider::of_view(view, now);
         let pod = json!({
             "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
             "spec": { "volumes": volumes, "containers": [
@@ -282,7 +302,7 @@ mod tests {
         fixtures::list(&view, &["n", "m"].map(str::to_owned), &fixtures::card());
         let _ =
             view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::UNIX_EPOCH);
-        let decider = Arc::new(fixtures::decider(view, Timestamp::UNIX_EPOCH));
+        let decider = Arc::new(Decider::of_view(view, Timestamp::UNIX_EPOCH));
         let limits = json!({ "aliyun.com/gpu-mem": 4 });
         let container =
             json!({ "name": "c", "resources": { "requests": { "cpu": "1" }, "limits": limits } });

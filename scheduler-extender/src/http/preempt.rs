@@ -17,7 +17,7 @@ use axum::http::StatusCode;
 use cluster::Pod;
 use placement::load::Verdict;
 
-use super::{Answer, timed};
+use super::answer::{Answer, timed};
 use crate::decisions::Evaluator;
 use crate::preemption::Preemption;
 use crate::victims::VictimSearch;

@@ -13,6 +13,7 @@ mod estimates;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod index;
+mod metrics;
 mod snapshot;
 mod watches;
 
@@ -37,6 +38,7 @@ pub use index::{
     PodUse, ReservationError, WatchedPod,
 };
 use index::{Notice, PodRequest};
+pub(crate) use metrics::ViewMetrics;
 pub(crate) use snapshot::CHUNK;
 pub use snapshot::{NodeBackOffs, NodeNames, NodeState, Place, Prepared, Snapshot, Totals};
 pub use watches::{WatchState, follow_nodes, follow_pods, select_pod, tick};
