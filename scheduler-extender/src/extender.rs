@@ -262,6 +262,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::http::Verb;
     use crate::view::fixtures;
 
     /// The cores that count on node `n`, nine minutes after this pod of a core was prioritized.
@@ -298,37 +299,28 @@ mod tests {
 
     #[test]
     fn a_first_filter_takes_no_lock_and_a_further_attempt_is_not_in_flight() {
-        let view = fixtures::view_under(estimating());
+        let (view, now) = (fixtures::view_under(estimating()), Timestamp::UNIX_EPOCH);
         fixtures::list(&view, &["n", "m"].map(str::to_owned), &fixtures::card());
-        let _ =
-            view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), Timestamp::UNIX_EPOCH);
-        let decider = Arc::new(Decider::of_view(view, Timestamp::UNIX_EPOCH));
-        let limits = json!({ "aliyun.com/gpu-mem": 4 });
-        let container =
-            json!({ "name": "c", "resources": { "requests": { "cpu": "1" }, "limits": limits } });
+        let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
+        let decider = Arc::new(Decider::of_view(view, now));
+        let asks = json!({ "requests": { "cpu": "1" }, "limits": { "aliyun.com/gpu-mem": 4 } });
         let pod = json!({ "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
-            "spec": { "containers": [container] } });
+            "spec": { "containers": [{ "name": "c", "resources": asks }] } });
         let body = json!({ "Pod": pod, "NodeNames": ["n", "m"] }).to_string();
-        let [filter, prioritize, _, by_cards, _] = crate::http::VERBS;
-        let (ended, end) = mpsc::channel();
-        let (asking, asked) = (Arc::clone(&decider), body.clone());
-        decider.view.ask(|_| {
-            std::thread::spawn(move || {
-                for (_, verb) in [filter, by_cards] {
-                    let answer = verb(&asking, asked.as_bytes());
-                    let _ = ended.send(String::from_utf8_lossy(answer.json()).into_owned());
-                }
-            });
-            for _ in 0..2 {
-                let answer = end.recv_timeout(Duration::from_secs(30)).expect("no lock");
-                assert!(answer.contains(r#""NodeNames":["n","m"]"#), "{answer}");
-            }
+        let [filter, prioritize, _, by_cards, _] = crate::http::VERBS.map(|(_, verb)| verb);
+        let answers = decider.view.ask(|_| {
+            let (ended, end) = mpsc::channel();
+            let (decider, body) = (Arc::clone(&decider), body.clone());
+            let ask = move |verb: Verb| verb(&decider, body.as_bytes()).json().to_vec();
+            std::thread::spawn(move || ended.send([filter, by_cards].map(ask)));
+            end.recv_timeout(Duration::from_secs(30)).expect("without the lock")
         });
+        assert!(answers.iter().all(|json| json.starts_with(br#"{"NodeNames":["n","m"]"#)));
         let is_in_flight = || decider.view.read().in_flight().contains("u");
         assert!(!is_in_flight());
-        (prioritize.1)(&decider, body.as_bytes());
+        prioritize(&decider, body.as_bytes());
         assert!(is_in_flight());
-        (filter.1)(&decider, body.as_bytes());
+        filter(&decider, body.as_bytes());
         assert!(!is_in_flight());
     }
 
