@@ -30,15 +30,16 @@ use crate::annotator_client::Reads as _;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evictor};
-use crate::decisions::{DecisionLog, NominatedPods, WaitingPods};
+use crate::decisions::{DecisionLog, NominatedPods, RatingCache, WaitingPods};
+use crate::host_names::HostNames;
 use crate::http_client::SetupError;
-use crate::metrics::{Metrics, ShadowMetrics};
+use crate::metrics::Metrics;
 use crate::outside_mps::OutsideMps;
 use crate::over_limits::{OverLimits, write_events};
 use crate::policy_events::{PolicyEvents, RefusedPolicy};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::report::StateReport;
-use crate::shadow::{Shadow, ShadowFile};
+use crate::shadow::{Shadow, ShadowFile, ShadowMetrics};
 use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
 use crate::{Args, Clock, Decider, Extender, http, learned_use, readings_channel};
 
@@ -125,7 +126,12 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         limits: BindLimits::answering_within(args.bind_timeout),
         replicas: Arc::clone(&replicas),
     });
-    let forwarder = Forwarder::new(Arc::clone(&replicas), leader_client, metrics.clone());
+    let forwarder = Forwarder::new(
+        Arc::clone(&replicas),
+        leader_client,
+        metrics.replicas.clone(),
+        http::limits().body,
+    );
     let others = others(&args, &client, address)?;
     let decisions = Arc::<DecisionLog>::default();
     context.before_scrape(&metrics, Arc::clone(&decisions), Metrics::set_decisions);
@@ -185,6 +191,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         decisions,
         waiting: WaitingPods::default(),
         nominated: NominatedPods::default(),
+        ratings: RatingCache::default(),
         over_limits,
         card_evictions,
         shadow,
@@ -201,7 +208,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         let preparing = prepare(
             Arc::clone(&replicas),
             Arc::clone(&decider.view),
-            decider.metrics.clone(),
+            decider.metrics.replicas.clone(),
             context.shutdown(),
         );
         context.spawn("takeover", preparing);
@@ -215,7 +222,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         forwarder,
         replicas,
         state: StateReport::default(),
-        host_names: http::HostNames::new(&args.replica_server_name, &args.inspect_host_names),
+        host_names: HostNames::new(&args.replica_server_name, &args.inspect_host_names),
         policy_fault: policy_faults.clone(),
         others,
         ending: context.shutdown(),

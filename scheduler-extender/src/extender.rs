@@ -11,15 +11,17 @@ use tokio::sync::watch;
 
 use crate::binder::Binder;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::{DecidedPod, Decision, DecisionLog, NominatedPods, WaitingPods};
-use crate::http::HostNames;
+use crate::decisions::{
+    DecidedPod, Decision, DecisionLog, Evaluator, NominatedPods, RatingCache, WaitingPods,
+};
+use crate::host_names::HostNames;
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
 use crate::over_limits::OverLimits;
 use crate::replicas::{FORWARDED, Forwarder, OtherReplicas, Replicas};
 use crate::report::StateReport;
 use crate::shadow::Shadow;
-use crate::view::{Current, NodeNames, PodEstimates, Prepared, View};
+use crate::view::{Current, NodeNames, PodEstimates, View};
 use crate::wire::WireError;
 
 /// Returns the current time. Tests use a fixed one.
@@ -37,6 +39,8 @@ pub struct Decider {
     pub waiting: WaitingPods,
     /// Pods whose overloaded nominated node was rejected, so that kube-scheduler asks about all nodes.
     pub nominated: NominatedPods,
+    /// The nodes' ratings for recent GPU requests.
+    pub ratings: RatingCache,
     /// Sends events for pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
     /// Pods for which others may be evicted; `None` without `--evict-for-cards`.
@@ -66,13 +70,14 @@ pub struct Decided<'a> {
     /// The nodes' names as JSON, in its order.
     pub names: NamesJson<'a>,
     current: Arc<Current>,
+    ratings: &'a RatingCache,
 }
 
 impl Decided<'_> {
-    /// The values that are prepared for its snapshot.
+    /// Computes what follows from the decision.
     #[must_use]
-    pub fn prepared(&self) -> &Prepared {
-        &self.current.prepared
+    pub fn evaluator(&self) -> Evaluator<'_> {
+        Evaluator::prepared(&self.decision, &self.current.prepared, self.ratings)
     }
 }
 
@@ -91,9 +96,13 @@ impl Decider {
         });
     }
 
-    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself.
+    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself. Takes no
+    /// lock for a pod that is not in flight.
     pub(crate) fn end_in_flight(&self, pod: &Pod) {
-        self.view.change(|index| index.not_in_flight(&pod.uid()));
+        let uid = pod.uid();
+        if self.view.read().in_flight().contains(&uid) {
+            self.view.change(|index| index.not_in_flight(&uid));
+        }
     }
 
     /// The current time.
@@ -122,14 +131,14 @@ impl Decider {
     }
 
     /// The decision about the request's pod and nodes, by the current view.
-    pub fn decide<'a>(&self, request: PlacedRequest<'a>) -> Decided<'a> {
+    pub fn decide<'a>(&'a self, request: PlacedRequest<'a>) -> Decided<'a> {
         let PlacedRequest { pod, nodes, names, known } = request;
         let current = self.view.current();
         let candidates = nodes.moved(&known, current.snapshot.names());
         let now = self.now();
         let waited = self.waiting.record_request(&pod, now);
         let decision = Arc::new(self.decision_by(&current, &pod, waited, candidates, now));
-        Decided { decision, names, current }
+        Decided { decision, names, current, ratings: &self.ratings }
     }
 
     fn decision_by(
@@ -191,6 +200,26 @@ impl Decider {
     }
 }
 
+#[cfg(test)]
+impl Decider {
+    /// The verbs over this view, at this time, without evictions and shadow policy.
+    pub(crate) fn of_view(view: View, now: Timestamp) -> Self {
+        Self {
+            view: Arc::new(view),
+            names: Arc::default(),
+            decisions: Arc::default(),
+            waiting: WaitingPods::default(),
+            nominated: NominatedPods::default(),
+            ratings: RatingCache::default(),
+            over_limits: OverLimits::default(),
+            card_evictions: None,
+            shadow: None,
+            metrics: Metrics::default(),
+            clock: Arc::new(move || now),
+        }
+    }
+}
+
 /// The state of all HTTP handlers.
 pub struct Extender {
     /// For the verbs that answer from memory.
@@ -223,6 +252,8 @@ impl Extender {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     use cluster::Event;
     use placement::policy::LoadPolicy;
@@ -231,22 +262,19 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::http::Verb;
     use crate::view::fixtures;
 
     /// The cores that count on node `n`, nine minutes after this pod of a core was prioritized.
     fn in_flight_later(volumes: &Value) -> f64 {
         let now = Timestamp::from_second(1_795_165_200).unwrap();
-        let policy = LoadPolicy::from_yaml(
-            "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {metrics: [{name: cpu_usage_avg_5m, \
-             period: 3m, weight: 1}]}",
-        );
-        let view = fixtures::view_under(policy.unwrap());
+        let view = fixtures::view_under(estimating());
         let node = json!({ "metadata": { "name": "n" }, "status": { "capacity": { "cpu": "8" } } });
         let node: cluster::Node = serde_json::from_value(node).unwrap();
         let node = node.facts(&Names::default(), &ReadingCodec::default());
         view.apply_nodes(Event::Listed(vec![node]), now);
         let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
-        let decider = fixtures::decider(view, now);
+        let decider = Decider::of_view(view, now);
         let pod = json!({
             "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
             "spec": { "volumes": volumes, "containers": [
@@ -260,6 +288,40 @@ mod tests {
         let view = decider.view.read();
         let recent = &view.load("n").unwrap().recent;
         recent.use_not_in_reading(Resource::Cpu, later, SignedDuration::from_mins(5), later)
+    }
+
+    /// A policy by which pods in flight count.
+    fn estimating() -> LoadPolicy {
+        let text = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {metrics: [{name: cpu_usage_avg_5m, \
+                    period: 3m, weight: 1}]}";
+        LoadPolicy::from_yaml(text).unwrap()
+    }
+
+    #[test]
+    fn a_first_filter_takes_no_lock_and_a_further_attempt_is_not_in_flight() {
+        let (view, now) = (fixtures::view_under(estimating()), Timestamp::UNIX_EPOCH);
+        fixtures::list(&view, &["n", "m"].map(str::to_owned), &fixtures::card());
+        let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
+        let decider = Arc::new(Decider::of_view(view, now));
+        let asks = json!({ "requests": { "cpu": "1" }, "limits": { "aliyun.com/gpu-mem": 4 } });
+        let pod = json!({ "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
+            "spec": { "containers": [{ "name": "c", "resources": asks }] } });
+        let body = json!({ "Pod": pod, "NodeNames": ["n", "m"] }).to_string();
+        let [filter, prioritize, _, by_cards, _] = crate::http::VERBS.map(|(_, verb)| verb);
+        let answers = decider.view.ask(|_| {
+            let (ended, end) = mpsc::channel();
+            let (decider, body) = (Arc::clone(&decider), body.clone());
+            let ask = move |verb: Verb| verb(&decider, body.as_bytes()).json().to_vec();
+            std::thread::spawn(move || ended.send([filter, by_cards].map(ask)));
+            end.recv_timeout(Duration::from_secs(30)).expect("without the lock")
+        });
+        assert!(answers.iter().all(|json| json.starts_with(br#"{"NodeNames":["n","m"]"#)));
+        let is_in_flight = || decider.view.read().in_flight().contains("u");
+        assert!(!is_in_flight());
+        prioritize(&decider, body.as_bytes());
+        assert!(is_in_flight());
+        filter(&decider, body.as_bytes());
+        assert!(!is_in_flight());
     }
 
     #[test]

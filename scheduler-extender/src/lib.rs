@@ -19,6 +19,7 @@ mod card_evictions;
 pub mod decisions;
 mod extender;
 mod field;
+mod host_names;
 pub mod http;
 mod http_client;
 mod learned_use;
@@ -41,3 +42,4 @@ pub mod wire;
 
 pub use args::Args;
 pub use extender::{Clock, Decided, Decider, Extender, PlacedRequest};
+pub use host_names::HostNames;

@@ -1,8 +1,7 @@
 //! Parses a request of Filter or Prioritize: the pod, the nodes by their places, and their names as JSON.
 //!
-//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces, and names nodes in nearly
-//! the order of the previous request. So each name is first compared with the predicted one, and looked up by its hash
-//! where the prediction fails.
+//! kube-scheduler writes all requests alike, in the order of Go's struct and without spaces. So each name is looked up
+//! as it is written, without parsing it.
 //!
 //! Invariant: the fast parser returns the same value as serde. A body in any other encoding is parsed by serde, which
 //! also reports the errors.
@@ -19,12 +18,6 @@ use serde_json::value::RawValue;
 
 use crate::view::{NodeNames, Place};
 use crate::wire::{self, MAX_NODES, Name, WireError};
-
-/// Predictions for the next name. kube-scheduler's workers list nodes in turns; on two cores there are two of them.
-const GUESSES: usize = 2;
-
-/// The fewest nodes of a request from which the order of requests is judged.
-const MIN_NODES_FOR_ORDER: usize = 16;
 
 /// A request of Filter or Prioritize.
 pub struct NodeRequest<'a> {
@@ -260,13 +253,12 @@ fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(CandidateNodes, N
     let mut ends = Vec::with_capacity(known.len());
     let mut nodes = CandidateNodes::default();
     nodes.places.reserve(known.len());
-    let mut reader = NameReader::new(known);
     let mut at = 0;
     while list.get(at)? != &b']' || at > 0 {
         if ends.len() == MAX_NODES {
             return None;
         }
-        let (node, length) = reader.read(&list[at..])?;
+        let (node, length) = read_name(&list[at..], known)?;
         nodes.push(node);
         at += length;
         ends.push(u32::try_from(at).ok()?);
@@ -276,101 +268,26 @@ fn read_list<'a>(list: &'a [u8], known: &NodeNames) -> Option<(CandidateNodes, N
             _ => return None,
         }
     }
-    reader.end(ends.len());
     let json = Cow::Borrowed(&list[..at]);
     Some((nodes, NamesJson { json, ends }))
 }
 
-/// Reads names one by one, and predicts the next name.
-struct NameReader<'k> {
-    known: &'k NodeNames,
-    /// Whether names are predicted. Off while the order of requests cannot be learned.
-    guesses: bool,
-    /// Predictions of the next name, the newest first.
-    expected: [Option<Guess>; GUESSES],
-    last: Option<Place>,
-    /// How many predictions were right.
-    guessed: usize,
-}
-
-/// A prediction: `node` follows `after`.
-#[derive(Clone, Copy)]
-struct Guess {
-    node: Place,
-    after: Option<Place>,
-}
-
-impl<'k> NameReader<'k> {
-    fn new(known: &'k NodeNames) -> Self {
-        let mut expected = [None; GUESSES];
-        expected[0] = known.first().map(|node| Guess { node, after: None });
-        Self { known, guesses: known.is_ordered(), expected, last: None, guessed: 0 }
+/// Reads the name at the start of `text`: the node's place, or the name of an unknown node, and the length of the JSON
+/// string with its quotes. `None` where `text` does not begin with a string without escapes.
+fn read_name<'a>(text: &'a [u8], known: &NodeNames) -> Option<(Result<Place, &'a str>, usize)> {
+    let inner = text.strip_prefix(b"\"")?;
+    let name = &inner[..memchr::memchr(b'"', inner)?];
+    let json = &text[..name.len() + 2];
+    // With a backslash before the quote this is no whole JSON string, so it equals no node's.
+    if let Some(node) = known.place_of_json(json) {
+        return Some((Ok(node), json.len()));
     }
-
-    /// Reads the name at the start of `text`: the node's place, or the name of an unknown node, and the length of the
-    /// JSON string with its quotes. `None` where `text` does not begin with a string without escapes.
-    fn read<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
-        if !self.guesses {
-            return self.look_up(text);
-        }
-        for at in 0..GUESSES {
-            let Some(Guess { node, after }) = self.expected[at] else { continue };
-            let json = self.known.json(node);
-            if text.starts_with(json) {
-                if let Some(after) = after {
-                    self.known.confirm_next(after);
-                }
-                self.guessed += 1;
-                self.expected.copy_within(..at, 1);
-                self.follow(node);
-                return Some((Ok(node), json.len()));
-            }
-        }
-        self.look_up(text)
+    // Escapes and invalid JSON are left to serde.
+    let is_plain = name.iter().all(|byte| *byte != b'\\' && *byte >= 0x20);
+    if !is_plain {
+        return None;
     }
-
-    fn look_up<'a>(&mut self, text: &'a [u8]) -> Option<(Result<Place, &'a str>, usize)> {
-        let inner = text.strip_prefix(b"\"")?;
-        let length = memchr::memchr(b'"', inner)?;
-        let name = &inner[..length];
-        let json = &text[..length + 2];
-        // With a backslash before the quote this is no whole JSON string, so it equals no node's.
-        if let Some(node) = self.known.place_of_json(json) {
-            if self.guesses {
-                self.learn(node);
-            }
-            return Some((Ok(node), json.len()));
-        }
-        // Escapes and invalid JSON are left to serde.
-        let is_plain = name.iter().all(|byte| *byte != b'\\' && *byte >= 0x20);
-        if !is_plain {
-            return None;
-        }
-        Some((Err(str::from_utf8(name).ok()?), json.len()))
-    }
-
-    /// Learns that `node` follows the last one, which was not predicted.
-    fn learn(&mut self, node: Place) {
-        if let Some(last) = self.last {
-            self.known.learn_next(last, node);
-        }
-        self.expected.copy_within(..GUESSES - 1, 1);
-        self.follow(node);
-    }
-
-    /// Ends a request with this number of names.
-    fn end(self, names: usize) {
-        if names >= MIN_NODES_FOR_ORDER {
-            self.known.note_order(self.guessed * 2 > names);
-        }
-    }
-
-    /// Makes the successor of `node` the first prediction.
-    fn follow(&mut self, node: Place) {
-        self.expected[0] =
-            self.known.next(node).map(|next| Guess { node: next, after: Some(node) });
-        self.last = Some(node);
-    }
+    Some((Err(str::from_utf8(name).ok()?), json.len()))
 }
 
 #[cfg(test)]
@@ -415,15 +332,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_go_writes_is_read_without_serde_and_alike(lists in prop::collection::vec(prop::collection::vec(name(), 0..30), 1..24)) {
-            let known = known();
-            // What is learned from a request does not change how the next one is read.
-            for names in lists {
-                let body = body(&names);
-                let request = read_go_json(body.as_bytes(), &known).unwrap();
-                prop_assert_eq!(listed(&request, &known), names);
-                prop_assert!(same(&request, &read_with_serde(body.as_bytes(), &known).unwrap()));
-            }
+        fn what_go_writes_is_read_without_serde_and_alike(names in prop::collection::vec(name(), 0..30)) {
+            let (known, body) = (known(), body(&names));
+            let request = read_go_json(body.as_bytes(), &known).unwrap();
+            prop_assert_eq!(listed(&request, &known), names);
+            prop_assert!(same(&request, &read_with_serde(body.as_bytes(), &known).unwrap()));
         }
 
         #[test]

@@ -12,7 +12,7 @@ use placement::load::{
     Score, Term, Verdict,
 };
 
-use super::Decision;
+use super::{Decision, Evaluator};
 
 /// Explains a decision for the nodes at the positions `shown`, in this order. The decision is always made among all of
 /// its nodes.
@@ -25,10 +25,11 @@ pub fn explain(
     basis: out::DecisionBasis,
     shown: impl IntoIterator<Item = usize>,
 ) -> out::Explanation {
-    let this = Explainer { decision, cached: basis == out::DecisionBasis::Decision };
-    let verdicts = decision.verdicts(decision.policy(), None);
-    let scores = decision.card_scores(None);
-    let costs = decision.costs_to_cards(decision.policy(), None);
+    let evaluator = &Evaluator::new(decision);
+    let this = Explainer { decision, evaluator, cached: basis == out::DecisionBasis::Decision };
+    let verdicts = evaluator.verdicts();
+    let scores = evaluator.card_scores();
+    let costs = evaluator.costs_to_cards();
     let nodes = shown.into_iter().map(|at| {
         let by_cards = match &scores {
             Some(scores) => ByCards::Score(scores[at]),
@@ -97,6 +98,7 @@ impl ByCards {
 
 struct Explainer<'a> {
     decision: &'a Decision,
+    evaluator: &'a Evaluator<'a>,
     /// Whether readings are those of a recorded decision; otherwise they are the current ones.
     cached: bool,
 }
@@ -109,9 +111,8 @@ impl Explainer<'_> {
         by_cards: ByCards,
     ) -> out::Node {
         let Decision { request, fault, pod, rule, .. } = self.decision;
-        let policy = self.decision.policy();
         let load = self.decision.load(position);
-        let evaluation = load.as_deref().map(|node| self.decision.evaluation(policy, node));
+        let evaluation = load.as_deref().map(|node| self.evaluator.evaluation(node));
         let decision = evaluation.map(|evaluation| evaluation.decide());
         let none = NodeCards::default();
         let cards = self.decision.cards(position).map_or(&none, |cards| cards);
@@ -133,7 +134,7 @@ impl Explainer<'_> {
             passes_over_limit,
             reasons,
             score: score.get(),
-            extender_score: score.on(self.decision.scale(policy)),
+            extender_score: score.on(self.evaluator.scale()),
             load: evaluation
                 .zip(decision)
                 .map(|(evaluation, decision)| self.load(&evaluation, &decision)),

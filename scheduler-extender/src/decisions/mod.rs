@@ -5,20 +5,26 @@
 
 mod decided_pod;
 mod decision;
+mod evaluator;
 mod explanation;
 mod held;
 mod kept;
 mod log;
 mod nominated;
+mod over_limit_cause;
+mod rating_cache;
 mod summary;
 #[cfg(test)]
 mod tests;
 mod waiting;
 
 pub use decided_pod::DecidedPod;
-pub use decision::{Decision, OverLimitCause, Verdicts};
+pub use decision::Decision;
+pub use evaluator::{Evaluator, Verdicts};
 pub use explanation::explain;
 pub(crate) use explanation::wire_basis;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS, Which};
 pub use nominated::NominatedPods;
+pub use over_limit_cause::OverLimitCause;
+pub use rating_cache::RatingCache;
 pub use waiting::WaitingPods;

@@ -10,15 +10,15 @@ use cluster::GpuRequestError;
 use placement::gpu::{Account, CardFit, FreeCard, GpuRequest, NoFit};
 use placement::load::{Score, Verdict};
 
-use super::{Decision, Verdicts};
+use super::{Decision, Evaluator, Verdicts};
 
 /// The best nodes in a summary.
 const BEST: usize = 3;
 
 /// A decision in short. `cards` are left empty: they are no part of it.
 pub(super) fn summary(decision: &Decision) -> out::Decided {
-    let policy = decision.policy();
-    let verdicts = decision.verdicts(policy, None);
+    let evaluator = &Evaluator::new(decision);
+    let verdicts = evaluator.verdicts();
     let mut accepted = Vec::new();
     let mut counts: HashMap<&str, u32> = HashMap::new();
     for position in 0..decision.len() {
@@ -35,7 +35,7 @@ pub(super) fn summary(decision: &Decision) -> out::Decided {
         other.nodes.cmp(&one.nodes).then_with(|| one.reason.cmp(&other.reason))
     });
     let pod = &decision.pod;
-    let ranking = Ranking::new(decision, &accepted);
+    let ranking = Ranking::new(evaluator, &accepted);
     out::Decided {
         pod: api::explain::Pod {
             namespace: pod.namespace.clone(),
@@ -55,7 +55,7 @@ pub(super) fn summary(decision: &Decision) -> out::Decided {
         score: ranking.own.map(Score::get),
         better: ranking.own.map(|own| number(ranking.better_than(own))),
         best: ranking.best(decision),
-        nearest: if accepted.is_empty() { nearest(decision, &verdicts) } else { None },
+        nearest: if accepted.is_empty() { nearest(evaluator, &verdicts) } else { None },
     }
 }
 
@@ -94,11 +94,11 @@ struct Ranking {
 }
 
 impl Ranking {
-    fn new(decision: &Decision, accepted: &[usize]) -> Self {
+    fn new(evaluator: &Evaluator<'_>, accepted: &[usize]) -> Self {
         if accepted.is_empty() {
             return Self { own: None, others: Vec::new() };
         }
-        let scores = decision.scores(decision.policy(), None);
+        let (decision, scores) = (evaluator.decision, evaluator.scores());
         let node = decision.pod.node();
         let mut own = None;
         let mut others = Vec::with_capacity(accepted.len());
@@ -129,7 +129,8 @@ impl Ranking {
 
 /// What is nearest to accepting the pod: the node with the most room on its cards, of those that its load does not
 /// reject; otherwise the node that is least over its limits.
-fn nearest(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
+fn nearest(evaluator: &Evaluator<'_>, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
+    let decision = evaluator.decision;
     if decision.fault.is_some() {
         return None;
     }
@@ -137,7 +138,7 @@ fn nearest(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest>
         let is_accepted = |position: &usize| verdicts.each[*position] == Verdict::Accepted;
         nearest_card(decision, (0..decision.len()).filter(is_accepted), request)
     });
-    by_cards.or_else(|| nearest_limit(decision, verdicts))
+    by_cards.or_else(|| nearest_limit(evaluator, verdicts))
 }
 
 fn nearest_card(
@@ -195,18 +196,18 @@ fn nearest_card(
     })
 }
 
-fn nearest_limit(decision: &Decision, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
-    let policy = decision.policy();
+fn nearest_limit(evaluator: &Evaluator<'_>, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
+    let decision = evaluator.decision;
     // A node whose cards do not fit would not take the pod either.
     let (_, position) = (0..decision.len())
         .filter(|position| {
             matches!(verdicts.each[*position], Verdict::Overloaded(_))
                 && decision.no_fit(*position).is_none()
         })
-        .map(|position| (decision.limit_ratio(policy, position), position))
+        .map(|position| (evaluator.limit_ratio(position), position))
         .min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     let load = decision.load(position)?;
-    let evaluation = decision.evaluation(policy, &load);
+    let evaluation = evaluator.evaluation(&load);
     let (_, load, limit) = evaluation
         .limits()
         .filter_map(|check| {

@@ -62,6 +62,8 @@ spec:
 ];
 
 static CURRENT: LazyLock<[Arc<Current>; 3]> = LazyLock::new(|| POLICIES.map(current));
+/// For each of these.
+static RATINGS: LazyLock<[RatingCache; 3]> = LazyLock::new(Default::default);
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_795_165_200).unwrap()
@@ -207,6 +209,11 @@ fn decision<'n>(
     Decision::new(Arc::clone(&current.snapshot), pod, request, nodes, time)
 }
 
+/// As a verb evaluates it, under one of the policies.
+fn prepared(decision: &Decision, policy: usize) -> Evaluator<'_> {
+    Evaluator::prepared(decision, &CURRENT[policy].prepared, &RATINGS[policy])
+}
+
 proptest! {
     #[test]
     fn prepared_values_change_no_decision_whatever_nodes_are_named_and_however_old_they_are(
@@ -218,18 +225,15 @@ proptest! {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
         let time = now() + SignedDuration::from_secs(later);
-        // One with prepared values and one without: a decision keeps what it took from other nodes.
-        let [one, other] = [(); 2].map(|()| {
-            let names = names.iter().map(String::as_str);
-            decision(current, pod, names, units, time)
-        });
-        let (policy, prepared) = (one.policy(), &current.prepared);
-        prop_assert_eq!(one.verdicts(policy, Some(prepared)), other.verdicts(policy, None));
-        prop_assert_eq!(one.scores(policy, Some(prepared)), other.scores(policy, None));
-        prop_assert_eq!(one.typical(policy, Some(prepared)), other.typical(policy, None));
-        let no_fits: Vec<_> = (0..other.len()).map(|at| other.no_fit(at)).collect();
-        prop_assert_eq!(one.no_fits(prepared), no_fits);
-        prop_assert_eq!(one.card_scores(Some(prepared)), other.card_scores(None));
+        let decision = decision(current, pod, names.iter().map(String::as_str), units, time);
+        let prepared = prepared(&decision, policy);
+        let plain = Evaluator::new(&decision);
+        prop_assert_eq!(prepared.verdicts(), plain.verdicts());
+        prop_assert_eq!(prepared.scores(), plain.scores());
+        prop_assert_eq!(prepared.typical(), plain.typical());
+        let no_fits: Vec<_> = (0..decision.len()).map(|at| decision.no_fit(at)).collect();
+        prop_assert_eq!(prepared.no_fits(), no_fits);
+        prop_assert_eq!(prepared.card_scores(), plain.card_scores());
     }
 }
 
@@ -246,7 +250,7 @@ fn the_cheapest_node_that_accepts_a_pod_costs_nothing() {
     let names: Vec<_> = (0..NODES).map(|number| format!("n{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let all = among(&names);
-    let verdicts = all.verdicts(all.policy(), None).each;
+    let verdicts = Evaluator::new(&all).verdicts().each;
     let accepted = |at: usize| verdicts[at] == Verdict::Accepted;
     let some: Vec<usize> = (0..NODES).filter(|at| !accepted(*at) || cost(&all, *at) > 0).collect();
     let least = some.iter().filter(|at| accepted(**at)).map(|at| cost(&all, *at)).min().unwrap();
@@ -256,7 +260,7 @@ fn the_cheapest_node_that_accepts_a_pod_costs_nothing() {
             && some.iter().any(|at| cost(&all, *at) > least)
     );
     let decision = among(&some.iter().map(|at| names[*at]).collect::<Vec<_>>());
-    let costs = decision.costs_to_cards(decision.policy(), None).unwrap();
+    let costs = Evaluator::new(&decision).costs_to_cards().unwrap();
     for (at, beyond) in some.iter().zip(costs) {
         assert_eq!(beyond.0, (cost(&all, *at) - least).max(0), "{}", names[*at]);
     }
@@ -270,20 +274,20 @@ fn where_every_node_is_over_a_limit_all_of_a_cost_counts() {
     let all: Vec<_> = (0..NODES).map(|number| format!("n{number}")).collect();
     let decision = among(&all);
     let is_hot = |at: &usize| {
-        let ratio = decision.limit_ratio(decision.policy(), *at);
+        let ratio = Evaluator::new(&decision).limit_ratio(*at);
         ratio > 1.0 && ratio.is_finite() && cost(&decision, *at) > 0
     };
     let hot: Vec<_> = (0..NODES).filter(is_hot).map(|at| all[at].clone()).collect();
     let filtered = among(&hot);
-    let policy = filtered.policy();
-    let passing = filtered.verdicts(policy, None).over_limits;
+    let passing = Evaluator::new(&filtered).verdicts().over_limits;
     assert!(passing.len() > 1, "{passing:?}");
-    let scores = filtered.scores(policy, None);
+    let scores = Evaluator::new(&filtered).scores();
     let expected: Vec<Score> = passing.iter().map(|at| scores[*at]).collect();
     let names: Vec<_> = passing.iter().map(|at| hot[*at].clone()).collect();
     let prioritized = among(&names);
-    assert_eq!(prioritized.scores(policy, Some(&CURRENT[2].prepared)), expected);
-    let costs = prioritized.costs_to_cards(policy, None).unwrap();
+    let evaluator = prepared(&prioritized, 2);
+    assert_eq!(evaluator.scores(), expected);
+    let costs = evaluator.costs_to_cards().unwrap();
     assert!((0..costs.len()).all(|at| costs[at].0 == cost(&prioritized, at)), "{costs:?}");
 }
 
@@ -305,22 +309,20 @@ proptest! {
             decision(current, pod, names.iter().map(String::as_str), None, now())
         };
         let all = among(&order[..count]);
-        let policy = all.policy();
-        let verdicts = all.verdicts(policy, None).each;
+        let verdicts = Evaluator::new(&all).verdicts().each;
         let accepted: Vec<usize> = (0..count).filter(|at| verdicts[*at] == Verdict::Accepted).collect();
-        let scores = all.scores(policy, None);
+        let scores = Evaluator::new(&all).scores();
         let expected: Vec<Score> = accepted.iter().map(|at| scores[*at]).collect();
         let accepted = among(&accepted.iter().map(|at| order[*at]).collect::<Vec<_>>());
-        prop_assert_eq!(accepted.scores(policy, Some(&current.prepared)), expected);
+        prop_assert_eq!(prepared(&accepted, policy).scores(), expected);
     }
 }
 
 /// The verdict and the score of each node, by its name.
 fn decided(decision: &Decision) -> BTreeMap<NodeName, (String, Score)> {
-    let policy = decision.policy();
-    let verdicts = decision.verdicts(policy, None).each.into_iter();
-    let scores = decision.scores(policy, None);
-    let named = verdicts.zip(scores).enumerate();
+    let evaluator = Evaluator::new(decision);
+    let verdicts = evaluator.verdicts().each.into_iter();
+    let named = verdicts.zip(evaluator.scores()).enumerate();
     named
         .map(|(at, (verdict, score))| (decision.name(at).clone(), (format!("{verdict:?}"), score)))
         .collect()
@@ -394,11 +396,11 @@ fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
     let [ordinary, exempt, confined, daemon] = pods()
         .each_ref()
         .map(|pod| decision(current, pod, names.iter().map(String::as_str), None, now()));
-    let policy = ordinary.policy();
-    let typical = ordinary.typical(policy, None);
+    let evaluator = Evaluator::new(&ordinary);
+    let typical = evaluator.typical();
     assert!(typical.iter().any(|load| (0.1..0.9).contains(load)), "{typical:?}");
     let accepted = |decision: &Decision| {
-        let verdicts = decision.verdicts(policy, Some(&current.prepared)).each;
+        let verdicts = prepared(decision, 1).verdicts().each;
         verdicts.iter().filter(|verdict| **verdict == Verdict::Accepted).count()
     };
     let all = NODES + 10;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 
-use super::{Answer, timed};
+use super::answer::{Answer, timed};
 use crate::Extender;
 use crate::binder::{BindError, Target};
 use crate::field::{self, FieldError};

@@ -9,7 +9,7 @@ use super::write::Rejections;
 use crate::Decider;
 use crate::binder::HELD_BY_DELETED;
 use crate::card_evictions::CardEvictions;
-use crate::decisions::{DecidedPod, Decision};
+use crate::decisions::{DecidedPod, Decision, Evaluator};
 use crate::extender::{Decided, PlacedRequest};
 use crate::node_request::NamesJson;
 use crate::view::{GpuPodId, HeldByDeleted, Index};
@@ -34,18 +34,20 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record(decision);
-    let mut verdicts = decision.verdicts(decision.policy(), Some(decided.prepared()));
+    let evaluator = decided.evaluator();
+    let mut verdicts = evaluator.verdicts();
     let asks_again = decider.nominated.take(&decision.pod.uid);
     if !verdicts.over_limits.is_empty()
         && !asks_again
-        && let Some(verdict) = nominated.and_then(|node| nominated_alone(decision, &node))
+        && let Some(verdict) =
+            nominated.and_then(|node| nominated_alone(&evaluator, decision, &node))
     {
         decider.nominated.reject(&decision.pod.uid);
         verdicts.each = vec![verdict];
         verdicts.over_limits.clear();
     }
     if !verdicts.over_limits.is_empty() {
-        let cause = decision.over_limit_cause(&verdicts);
+        let cause = evaluator.over_limit_cause(&verdicts);
         decider.metrics.count_passed_over_limits(cause);
         decider.over_limits.report(&decision.pod, cause);
     }
@@ -76,11 +78,15 @@ fn log(verb: &str, decision: &Decision, rejections: &Rejections) {
 }
 
 /// The verdict by limits alone, if the request is about the nominated node of the pod and no other.
-fn nominated_alone<'d>(decision: &'d Decision, nominated: &NodeName) -> Option<Verdict<'d>> {
+fn nominated_alone<'d>(
+    evaluator: &Evaluator<'d>,
+    decision: &Decision,
+    nominated: &NodeName,
+) -> Option<Verdict<'d>> {
     if decision.len() != 1 || decision.name(0) != nominated {
         return None;
     }
-    Some(decision.verdict_by_limits(&*decision.load(0)?))
+    Some(evaluator.by_node_alone(&*decision.load(0)?).verdict())
 }
 
 /// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
@@ -97,9 +103,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
             &"still reading the cluster; GPU pods wait until every node and pod has been seen",
         ),
         Ok(Some(asked)) => {
-            let held = decider
-                .view
-                .ask(|index| index.waits_for_deleted(&GpuPodId::of(&request.pod), &asked));
+            let held = decider.view.waits_for_deleted(&GpuPodId::of(&request.pod), &asked);
             filter_by_cards(decider, request, held)
         }
         Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
@@ -136,7 +140,7 @@ fn filter_by_cards(
     decider.record_if_new(decision);
     // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees
     // totals only, would find no pod to evict and fail with "expected at least one victim".
-    let refused = decision.no_fits(decided.prepared());
+    let refused = decided.evaluator().no_fits();
     // What frees units is an event for kube-scheduler too, which may ask before it was seen here; and what a timer
     // frees is none. An error makes kube-scheduler ask again by itself. But an error also ends its search for pods to
     // evict: there is none where a less important pod has cards.

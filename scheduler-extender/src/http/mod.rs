@@ -2,6 +2,7 @@
 //! other status, users would see only the number.
 
 mod admission;
+mod answer;
 mod bind;
 mod explain;
 mod filter;
@@ -20,56 +21,22 @@ mod shadow;
 mod write;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use daemon::http::Limits;
-use serde::Serialize;
 use tokio::runtime::Handle;
 
 use self::admission::{Admission, admit};
-pub use self::host::HostNames;
+pub use self::answer::Answer;
+use self::answer::timed;
 use self::leader::{close_at_end, forward_to_leader};
 pub use self::write::{Cause, Rejections};
 use crate::{Decider, Extender};
-
-/// An HTTP answer.
-pub struct Answer {
-    status: StatusCode,
-    json: Vec<u8>,
-    /// The label of the metric.
-    outcome: &'static str,
-}
-
-impl Answer {
-    fn new(outcome: &'static str, body: &impl Serialize) -> Self {
-        // Strings, numbers and lists: serialising them cannot fail.
-        let json = serde_json::to_vec(body).unwrap_or_default();
-        Self::of_json(outcome, json)
-    }
-
-    fn of_json(outcome: &'static str, json: Vec<u8>) -> Self {
-        Self { status: StatusCode::OK, json, outcome }
-    }
-
-    /// An error with its own status, for answers whose JSON has no field for an error.
-    fn failed(status: StatusCode, error: &impl ToString) -> Self {
-        Self { status, ..Self::new("error", &error.to_string()) }
-    }
-
-    /// The body.
-    #[must_use]
-    pub fn json(&self) -> &[u8] {
-        &self.json
-    }
-}
 
 /// A handler of Filter, Prioritize or Preempt: takes a request's body, and does no I/O.
 pub type Verb = fn(&Decider, &[u8]) -> Answer;
@@ -166,25 +133,6 @@ fn read_only_routes() -> Router<Arc<Extender>> {
         .merge(report::routes())
         // As Aliyun's extender answers it, in plain text, for tools of that ecosystem.
         .route("/version", get(async || env!("CARGO_PKG_VERSION")))
-}
-
-/// Awaits an answer, and counts it with its duration.
-async fn timed(
-    decider: &Decider,
-    path: &'static str,
-    call: impl Future<Output = Answer>,
-) -> Answer {
-    let start = Instant::now();
-    let answer = call.await;
-    decider.metrics.count_call(path, answer.outcome, start.elapsed().as_secs_f64());
-    answer
-}
-
-impl IntoResponse for Answer {
-    fn into_response(self) -> Response {
-        let json = [(CONTENT_TYPE, "application/json")];
-        (self.status, json, self.json).into_response()
-    }
 }
 
 #[cfg(test)]

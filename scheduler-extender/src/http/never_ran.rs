@@ -102,7 +102,7 @@ impl Cluster {
         view.apply_nodes(Event::Listed(nodes.collect()), now);
         let mut settled = HashSet::new();
         let _ = view.apply_pods(Event::Listed(Vec::new()), &mut settled, now);
-        let decider = fixtures::decider(view, now);
+        let decider = Decider::of_view(view, now);
         let mut cluster = Self { decider, now, settled };
         for number in 0..40 {
             let units = [128, 4, 8, 16][number % 4];

@@ -17,7 +17,8 @@ use axum::http::StatusCode;
 use cluster::Pod;
 use placement::load::Verdict;
 
-use super::{Answer, timed};
+use super::answer::{Answer, timed};
+use crate::decisions::Evaluator;
 use crate::preemption::Preemption;
 use crate::victims::VictimSearch;
 use crate::view::GpuPodId;
@@ -39,7 +40,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     // Evictions free cards, so the entry for GPU pods checks cards with the victims.
     let decision =
         decider.decision_for(&pod, victims.keys().map(Name::as_str), decider.now()).without_cards();
-    let verdicts = decision.verdicts(decision.policy(), None);
+    let verdicts = Evaluator::new(&decision).verdicts();
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))
 }
@@ -73,7 +74,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Err(_) => return answer(BY_CARDS, &pod, victims, |_, _| false),
     };
     let id = GpuPodId::of(&pod);
-    if decider.view.ask(|index| index.waits_for_deleted(&id, &request)).is_some() {
+    if decider.view.waits_for_deleted(&id, &request).is_some() {
         // Filter would reject it after the evictions.
         return answer(BY_CARDS, &pod, victims, |_, _| false);
     }

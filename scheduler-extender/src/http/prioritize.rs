@@ -22,9 +22,9 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
-    let scale = decision.scale(decision.policy());
-    let exact = decision.scores(decision.policy(), Some(decided.prepared()));
-    let scores: Vec<i64> = exact.into_iter().map(|score| score.on(scale)).collect();
+    let evaluator = decided.evaluator();
+    let scale = evaluator.scale();
+    let scores: Vec<i64> = evaluator.scores().into_iter().map(|score| score.on(scale)).collect();
     if let Some(node) = likely_node(&scores, &decision.pod.uid) {
         decider.count_in_flight(decision, node);
     }
@@ -57,7 +57,7 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
     };
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
-    let by_cards = decision.card_scores(Some(decided.prepared()));
+    let by_cards = decided.evaluator().card_scores();
     let exact = by_cards.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
     let scores: Vec<i64> = exact.into_iter().map(|score| score.on(Scale::TEN)).collect();
     Answer::of_json("ok", priorities(names, &scores))

@@ -16,11 +16,9 @@ use axum::response::Response;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::leader_client::LeaderClient;
-use super::{Replicas, Role};
-use crate::http;
+use super::leader_client::{AT_ONCE, LeaderClient};
+use super::{ReplicaMetrics, Replicas, Role};
 use crate::http_client::{self, AnswerError};
-use crate::metrics::Metrics;
 
 /// The header of a request that another replica has forwarded.
 pub const FORWARDED: HeaderName = HeaderName::from_static("plimsoll-forwarded");
@@ -40,9 +38,6 @@ const LEADERLESS_ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 /// The pause between two tries.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Concurrent forwarded requests. kube-scheduler binds up to 478 pods at once.
-pub(super) const AT_ONCE: usize = 512;
-
 /// The largest answer: Filter's for 5,000 nodes with a reason each takes 1 MiB.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -50,7 +45,9 @@ const MAX_ANSWER: usize = 16 << 20;
 pub struct Forwarder {
     replicas: Arc<Replicas>,
     client: LeaderClient,
-    metrics: Metrics,
+    metrics: ReplicaMetrics,
+    /// The largest body of a request.
+    max_body: usize,
     at_once: Semaphore,
 }
 
@@ -98,10 +95,15 @@ impl ForwardError {
 }
 
 impl Forwarder {
-    /// A forwarder that calls the leader with this client.
+    /// A forwarder that calls the leader with this client, with bodies of at most `max_body` bytes.
     #[must_use]
-    pub fn new(replicas: Arc<Replicas>, client: LeaderClient, metrics: Metrics) -> Self {
-        Self { replicas, client, metrics, at_once: Semaphore::new(AT_ONCE) }
+    pub fn new(
+        replicas: Arc<Replicas>,
+        client: LeaderClient,
+        metrics: ReplicaMetrics,
+        max_body: usize,
+    ) -> Self {
+        Self { replicas, client, metrics, max_body, at_once: Semaphore::new(AT_ONCE) }
     }
 
     /// Forwards a request unless this replica leads. `waits`: whether the verb waits for the API server.
@@ -132,7 +134,7 @@ impl Forwarder {
         }
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let (head, body) = request.into_parts();
-        let body = to_bytes(body, http::limits().body).await.map_err(ForwardError::Body)?;
+        let body = to_bytes(body, self.max_body).await.map_err(ForwardError::Body)?;
         loop {
             let why = match self.replicas.role() {
                 Role::Leads => {

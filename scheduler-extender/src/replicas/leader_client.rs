@@ -12,8 +12,10 @@ use daemon::tls::Peers;
 use reqwest::{Client, ClientBuilder, RequestBuilder};
 use tokio::sync::watch;
 
-use super::forward::AT_ONCE;
 use crate::http_client::{self, SetupError};
+
+/// Concurrent forwarded requests. kube-scheduler binds up to 478 pods at once.
+pub(super) const AT_ONCE: usize = 512;
 
 /// The timeout of a connection to the leader. The address of a deleted pod may not answer at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);

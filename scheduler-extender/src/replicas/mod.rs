@@ -40,6 +40,7 @@
 
 mod forward;
 mod leader_client;
+mod metrics;
 mod other_replicas;
 mod takeover;
 
@@ -55,6 +56,7 @@ use tokio::time::Instant;
 pub use forward::{FORWARDED, Forwarder};
 pub(crate) use forward::{ForwardError, Forwarded};
 pub use leader_client::{LeaderClient, SecureClients};
+pub use metrics::ReplicaMetrics;
 pub use other_replicas::OtherReplicas;
 pub use takeover::prepare;
 

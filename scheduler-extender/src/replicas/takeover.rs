@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use daemon::Shutdown;
 
-use super::Replicas;
-use crate::metrics::Metrics;
+use super::{ReplicaMetrics, Replicas};
 use crate::view::View;
 
 /// Lists pods and nodes again in each term of this replica, until the shutdown.
@@ -16,14 +15,14 @@ use crate::view::View;
 pub async fn prepare(
     replicas: Arc<Replicas>,
     view: Arc<View>,
-    metrics: Metrics,
+    metrics: ReplicaMetrics,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     shutdown.run_until_cancelled(prepare_each_term(&replicas, &view, &metrics)).await;
     Ok(())
 }
 
-async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &Metrics) {
+async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &ReplicaMetrics) {
     let mut leadership = replicas.leadership.clone();
     let mut taken = leadership.clone();
     loop {

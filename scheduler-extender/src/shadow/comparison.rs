@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use placement::load::{ResolvedPolicy, Score, Verdict};
 use placement::units::NodeName;
 
-use crate::decisions::{DecidedPod, Decision};
+use crate::decisions::{DecidedPod, Decision, Evaluator};
 
 /// The number of best nodes whose names are kept.
 const MAX_BEST: usize = 3;
@@ -63,8 +63,8 @@ impl Comparison {
 /// Evaluates a decision under the policy in force and under `shadow`.
 #[must_use]
 pub fn compare(decision: &Decision, shadow: &ResolvedPolicy) -> Comparison {
-    let policy = Answers::of(decision, decision.policy());
-    let shadow = Answers::of(decision, shadow);
+    let policy = Answers::of(decision, &Evaluator::new(decision));
+    let shadow = Answers::of(decision, &Evaluator::under(decision, shadow));
     let best = policy.best();
     let best_of_shadow = shadow.best();
     let best_for_both = best.iter().filter(|at| best_of_shadow.binary_search(at).is_ok()).count();
@@ -89,10 +89,10 @@ struct NodeScore {
 }
 
 impl Answers {
-    fn of(decision: &Decision, policy: &ResolvedPolicy) -> Self {
-        let scale = decision.scale(policy);
-        let verdicts = decision.verdicts(policy, None);
-        let scores = decision.scores(policy, None);
+    fn of(decision: &Decision, evaluator: &Evaluator<'_>) -> Self {
+        let scale = evaluator.scale();
+        let verdicts = evaluator.verdicts();
+        let scores = evaluator.scores();
         let mut answers = Vec::with_capacity(decision.len());
         for (position, score) in scores.into_iter().enumerate() {
             let passes = verdicts.each[position] == Verdict::Accepted;

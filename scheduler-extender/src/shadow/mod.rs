@@ -6,6 +6,7 @@
 
 mod comparison;
 mod file;
+mod metrics;
 mod samples;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +18,11 @@ use placement::load::ResolvedPolicy;
 use placement::units::PodUid;
 
 use crate::decisions::Decision;
-use crate::metrics::ShadowMetrics;
 use crate::tables::{Table, TurnQueue};
 
 pub use comparison::{Comparison, PolicyResult, compare};
 pub use file::ShadowFile;
+pub use metrics::ShadowMetrics;
 pub(crate) use samples::MAX_SAMPLES;
 pub(crate) use samples::Samples;
 

@@ -1,7 +1,5 @@
 //! Helpers of unit tests.
 
-use std::sync::Arc;
-
 use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::{Card, CardIsolation, Claim, GpuRequest};
@@ -13,10 +11,6 @@ use placement::units::{MiB, NodeName, Units};
 use serde_json::json;
 
 use super::{GpuPodId, Index, View, WatchState};
-use crate::Decider;
-use crate::decisions::{NominatedPods, WaitingPods};
-use crate::metrics::Metrics;
-use crate::over_limits::OverLimits;
 
 /// The card `GPU-0` of 16 units, empty.
 pub(crate) fn card() -> Card {
@@ -59,22 +53,6 @@ pub(crate) fn view_under(policy: LoadPolicy) -> View {
 
 fn watch_state(name: &'static str) -> WatchState {
     WatchState::new(daemon::Readiness::default().condition(name))
-}
-
-/// The verbs over this view, at this time, without evictions and shadow policy.
-pub(crate) fn decider(view: View, now: Timestamp) -> Decider {
-    Decider {
-        view: Arc::new(view),
-        names: Arc::default(),
-        decisions: Arc::default(),
-        waiting: WaitingPods::default(),
-        nominated: NominatedPods::default(),
-        over_limits: OverLimits::default(),
-        card_evictions: None,
-        shadow: None,
-        metrics: Metrics::default(),
-        clock: Arc::new(move || now),
-    }
 }
 
 /// A pod that asks for these units, and that is bound to a node with this claim.

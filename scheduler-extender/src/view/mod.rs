@@ -6,12 +6,14 @@
 //! ```
 //!
 //! Invariant: nothing else is synchronised. Filter, Prioritize, Preempt and explain read one snapshot, without the
-//! lock. No lock is held across an await.
+//! lock, which a verb takes to begin or end a pod's entry in flight, or to ask what no snapshot has. No lock is held
+//! across an await.
 
 mod estimates;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod index;
+mod metrics;
 mod snapshot;
 mod watches;
 
@@ -23,7 +25,7 @@ use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause};
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::fragmentation::{HeldParts, Measure};
-use placement::gpu::{BeyondUnits, ChoiceRule};
+use placement::gpu::{BeyondUnits, ChoiceRule, GpuRequest};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::units::PodUid;
@@ -36,9 +38,9 @@ pub use index::{
     PodUse, ReservationError, WatchedPod,
 };
 use index::{Notice, PodRequest};
-pub use snapshot::{
-    KeptRatings, NodeBackOffs, NodeNames, NodeState, Place, Prepared, Rated, Snapshot, Totals,
-};
+pub(crate) use metrics::ViewMetrics;
+pub(crate) use snapshot::CHUNK;
+pub use snapshot::{NodeBackOffs, NodeNames, NodeState, Place, Prepared, Snapshot, Totals};
 pub use watches::{WatchState, follow_nodes, follow_pods, select_pod, tick};
 
 /// The state of the cluster.
@@ -107,6 +109,15 @@ impl View {
     /// Asks the index what no snapshot has.
     pub fn ask<T>(&self, question: impl FnOnce(&Index) -> T) -> T {
         question(&self.lock())
+    }
+
+    /// [`Index::waits_for_deleted`]. Takes the lock only while deleted pods may hold units.
+    #[must_use]
+    pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
+        if !self.current.load().snapshot.deleted_may_hold {
+            return None;
+        }
+        self.ask(|index| index.waits_for_deleted(pod, request))
     }
 
     // After a panic, a change may be partial. It concerns the pods and nodes of that change, and the next events of

@@ -12,7 +12,7 @@ use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid};
-use scheduler_extender::decisions::{DecidedPod, Decision};
+use scheduler_extender::decisions::{DecidedPod, Decision, Evaluator, RatingCache};
 use scheduler_extender::node_request::CandidateNodes;
 use scheduler_extender::view::{GpuPodId, PodEstimates, View, WatchedPod, select_pod};
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use crate::rig::{GPU, Rig, empty_view, gpu_node, gpu_pod};
 
 struct Cluster {
     view: View,
+    ratings: RatingCache,
     names: Names,
     settled: HashSet<PodUid>,
     now: Timestamp,
@@ -34,7 +35,8 @@ impl Cluster {
         let view = empty_view();
         let now = Timestamp::now();
         view.apply_nodes(Event::Listed(facts.collect()), now);
-        let mut cluster = Self { view, names: Names::default(), settled: HashSet::new(), now };
+        let (names, ratings) = (Names::default(), RatingCache::default());
+        let mut cluster = Self { view, ratings, names, settled: HashSet::new(), now };
         cluster.list(&[]);
         cluster
     }
@@ -86,9 +88,10 @@ impl Cluster {
 
     fn card_scores(&self, pod: &Value, nodes: &[&str]) -> Vec<u8> {
         let decision = self.decision(pod, nodes);
-        let scores = decision.card_scores(None).unwrap();
-        let prepared = &self.view.current().prepared;
-        assert_eq!(decision.card_scores(Some(prepared)).as_ref(), Some(&scores));
+        let scores = Evaluator::new(&decision).card_scores().unwrap();
+        let current = self.view.current();
+        let prepared = Evaluator::prepared(&decision, &current.prepared, &self.ratings);
+        assert_eq!(prepared.card_scores().as_ref(), Some(&scores));
         scores.into_iter().map(Score::get).collect()
     }
 
@@ -271,10 +274,10 @@ fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
     let mut cluster = Cluster::new(&[("a", 8), ("b", 1)]);
     let score = |cluster: &Cluster| {
         let decision = cluster.decision(&pod("web", 0, 8, None), &["a", "b"]);
-        let by_policy = decision.scores(decision.policy(), None);
-        let prepared = &cluster.view.current().prepared;
-        let scores = decision.scores(decision.policy(), Some(prepared));
-        assert_eq!(scores, by_policy);
+        let scores = Evaluator::new(&decision).scores();
+        let current = cluster.view.current();
+        let prepared = Evaluator::prepared(&decision, &current.prepared, &cluster.ratings);
+        assert_eq!(prepared.scores(), scores);
         (scores[0].get(), scores[1].get())
     };
     // Both are without readings, and score alike.
@@ -446,7 +449,7 @@ fn while_there_is_room_a_node_stays_free_for_a_pod_with_all_its_cards() {
     }
     cluster.view.reprice();
     let plain = cluster.decision(&pod("web", 0, 4, None), &asked);
-    let costs = plain.costs_to_cards(plain.policy(), None).unwrap();
+    let costs = Evaluator::new(&plain).costs_to_cards().unwrap();
     let costs: Vec<i64> = costs.iter().map(|cost| cost.0).collect();
     assert!(costs[5] >= 1_000_000 && costs[..5].iter().all(|cost| *cost < 1_000_000), "{costs:?}");
     let scores = cluster.card_scores(&pod("next", 16, 4, None), &asked);

@@ -79,8 +79,11 @@ impl NodeRule for HotValue {
         node: &NodeLoad,
         may_change: &mut dyn FnMut(Timestamp, SignedDuration),
     ) {
-        for (at, after) in node.recent.change_times(policy.hot()) {
-            may_change(at, after);
+        // Without rules, recent pods cost nothing.
+        if !policy.hot().is_empty() {
+            for (at, after) in node.recent.change_times(policy.hot()) {
+                may_change(at, after);
+            }
         }
         if let Some(note) = node.crane_hot_value {
             may_change(note.at, HOT_VALUE_MAX_AGE);

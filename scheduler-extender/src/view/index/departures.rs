@@ -81,9 +81,9 @@ impl Index {
     pub fn depart(&mut self, uid: &PodUid, now: Timestamp) {
         self.at(now);
         let Some(record) = self.end(uid) else { return };
-        let hash = self.uid_hash(uid);
+        let hash = self.nodes.uid_hash(uid);
         for node in &record.nodes {
-            self.change_node(node, |node| {
+            self.nodes.change(node, |node| {
                 node.cpu.requests.remove(hash);
                 node.ledger.depart(uid);
             });
@@ -114,13 +114,18 @@ impl Index {
         for departure in departures {
             let Departure { node, pod, .. } = &departure;
             if departure.is_over(now) {
-                self.change_known(node, |node| node.ledger.end_departure(pod));
+                self.nodes.change_known(node, |node| node.ledger.end_departure(pod));
             }
             let restricts = !departure.is_forgiven(now) && self.is_held(node, pod);
             if !departure.is_over(now) || restricts {
                 self.departures.push(departure);
             }
         }
+    }
+
+    /// Whether some pod may have to wait for deleted ones.
+    pub(super) fn deleted_may_hold(&self) -> bool {
+        !self.departures.is_empty()
     }
 
     /// Whether the pod has to wait, since deleted pods of its namespace hold units. A pod with a binding under way does
@@ -185,7 +190,7 @@ impl Index {
             if departure.pod != *uid {
                 self.departures.push(departure);
             } else if departure.node != *node {
-                self.change_known(&departure.node, |other| other.ledger.end_departure(uid));
+                self.nodes.change_known(&departure.node, |other| other.ledger.end_departure(uid));
             }
         }
     }

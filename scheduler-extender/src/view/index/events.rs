@@ -7,12 +7,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::cards::CardsError;
-use cluster::{ContainerRuns, Event, NodeFacts, PodFacts};
+use cluster::{ContainerRuns, Event, NodeFacts, PodFacts, WatchCause};
 use jiff::Timestamp;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
-use super::{GpuPodId, Index, Notice, is_recent, may_start};
+use super::{GpuPodId, Index, Notice, PodRequest, is_recent, may_start};
 
 /// The data of a pod that the view keeps.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,6 +44,14 @@ pub struct PodUse {
 }
 
 impl Index {
+    /// Counts what a pod requests and declares on its node, by a watch event.
+    pub(in crate::view) fn count_requests(&mut self, pod: &PodRequest, seen: WatchCause) {
+        if seen != WatchCause::Listed && !pod.declares.is_none() {
+            self.loads.forget_declared(&mut self.nodes, pod);
+        }
+        self.nodes.count_requests(pod, seen);
+    }
+
     /// Applies an event of the pods' watch. `settled` is state of the caller: the pods that were settled when the
     /// current list began. Returns the pods to look up: a list did not have them, and no event may come for their end.
     #[must_use]
@@ -56,7 +64,7 @@ impl Index {
         self.at(now);
         match event {
             Event::Listing => {
-                self.begin_list();
+                self.nodes.begin_list();
                 *settled = self.settled();
             }
             Event::Listed(pods) => return self.apply_list(&pods, &std::mem::take(settled), now),
@@ -68,12 +76,12 @@ impl Index {
                     self.forget(&facts.uid);
                 }
                 if let Some(node) = &facts.node {
-                    self.record_end(node, &facts.uid);
+                    self.loads.ended(&mut self.nodes, &facts.uid, node);
                 }
             }
             // The binding still counts in the hot value.
             Event::Gone(WatchedPod::Bound(pod)) => {
-                self.record_end(&pod.node, &pod.uid);
+                self.loads.ended(&mut self.nodes, &pod.uid, &pod.node);
             }
         }
         Vec::new()
@@ -93,7 +101,12 @@ impl Index {
             }
         }
         let to_look_up = self.after_list(&gpu_pods, settled, now);
-        self.end_list();
+        let mut holding = Vec::new();
+        for (uid, record) in &self.pods {
+            let cpu = record.request.cpu();
+            holding.extend(record.nodes.iter().map(|node| (uid, node, cpu)));
+        }
+        self.nodes.end_list(holding.into_iter());
         to_look_up
     }
 
@@ -143,11 +156,11 @@ impl Index {
             self.record_binding(pod, node, bound_at, Some(usage.expected));
         }
         if let Some(runs) = usage.runs {
-            self.record_start(pod, node, runs.started_at);
+            self.loads.change(&mut self.nodes, node, |recent| recent.started(pod, runs.started_at));
         }
         // The conditions of a pod that has never run do not change when it ends.
         if usage.ended_at.is_some_and(|at| is_recent(policy, at, now) || may_start) {
-            self.record_end(node, pod);
+            self.loads.ended(&mut self.nodes, pod, node);
         }
     }
 
@@ -167,7 +180,7 @@ impl Index {
                 for node in &nodes {
                     self.apply_node(node, now);
                 }
-                self.early.clear();
+                self.loads.early.clear();
             }
             Event::Applied(node) => self.apply_node(&node, now),
             Event::Gone(node) => self.remove_node(&node.name),
@@ -176,8 +189,8 @@ impl Index {
 
     /// Forgets a node that is gone. Its machine may still run, so its pods stay charged.
     fn remove_node(&mut self, name: &NodeName) {
-        self.early.remove(name);
-        self.change_known(name, |node| {
+        self.loads.early.remove(name);
+        self.nodes.change_known(name, |node| {
             node.load = None;
             node.sources = Default::default();
             node.is_unready = false;
@@ -207,7 +220,7 @@ impl Index {
         }
         let counts_unmanaged = self.counts_unmanaged();
         self.set_load(facts);
-        self.change_node(&facts.name, |node| {
+        self.nodes.change(&facts.name, |node| {
             node.is_unready = facts.ready == Some(false);
             node.cpu.allocatable = facts.allocatable_cpu;
             if let Some(cards) = cards

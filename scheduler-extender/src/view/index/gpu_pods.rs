@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 
-use cluster::{GpuPod, Pod, PodFacts};
+use cluster::{GpuPod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
     Account, Charge, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
@@ -15,133 +15,12 @@ use placement::units::{NodeName, PodUid, Units};
 
 use super::Index;
 use super::back_offs::Sent;
-use super::departures::{Ended, HeldByDeleted};
-
-/// A pod's UID, namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GpuPodId {
-    /// Its UID.
-    pub uid: PodUid,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// A pod that requests GPU memory, on any node or none.
-#[derive(Debug, Clone)]
-pub(super) struct PodRecord {
-    pub(super) namespace: String,
-    name: String,
-    pub(super) request: GpuRequest,
-    /// Its annotations cannot be read, or no node can meet them: it must not be bound.
-    faulty: bool,
-    /// The version of the pod, until it is bound, that these are of.
-    version: Option<String>,
-    /// The nodes on which it holds units.
-    pub(super) nodes: Vec<NodeName>,
-    /// The nominated node in its status.
-    pub(super) nominated_by_scheduler: Option<NodeName>,
-    /// The node where cards are kept for it, after pods were evicted.
-    pub(super) nominated: Option<NodeName>,
-    /// The node where this program has evicted pods for it, which is not in its status.
-    pub(super) kept: Option<NodeName>,
-    /// The card that this process chose for it, until its admission is known.
-    pub(super) sent: Option<Sent>,
-    /// While kube-scheduler finds no node for it: its priority, and when it was created.
-    waits: Option<(i32, Option<Timestamp>)>,
-    /// The last list of all pods did not have it, and no event and no look-up has come since. It may be deleted.
-    pub(super) unlisted: bool,
-    /// Its kubelet has reported that it admitted the pod.
-    admitted: bool,
-    /// Since when it was seen admitted while its claim names a card that its node does not report.
-    on_lost_card_since: Option<Timestamp>,
-    /// Whether its request counts in the measure of fragmentation.
-    measured: bool,
-}
+use super::departures::Ended;
+use super::pod_record::{GpuPodId, OtherPod, PodOnCard, PodRecord, ReservationError};
 
 /// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the
 /// write and the watch.
 pub(super) const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
-
-/// Why no card was reserved.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReservationError {
-    /// No card of the node fits.
-    NoFit(NodeName, NoFit),
-    /// The pod is bound to the node already.
-    Bound(NodeName),
-    /// Cards of the node are reserved for what the pod asked for before, since a binding may be under way.
-    Changed(NodeName),
-    /// The UID belongs to a pod of another name.
-    OtherPod(OtherPod),
-    /// Deleted pods of the pod's namespace still hold units.
-    HeldByDeleted(HeldByDeleted),
-}
-
-/// The error of a UID that belongs to a pod with another name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the UID belongs to pod {namespace}/{name}")]
-pub struct OtherPod {
-    /// The namespace of the UID's pod.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// The units that one pod holds of a card, with the pod's name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodOnCard {
-    /// Its namespace; empty for a pod that is only in the node's report.
-    pub namespace: String,
-    /// Its name, or its UID for a pod that is only in the node's report.
-    pub name: String,
-    /// The units that it holds.
-    pub units: Units,
-}
-
-impl GpuPodId {
-    /// The UID, namespace and name of a pod.
-    #[must_use]
-    pub fn of(pod: &Pod) -> Self {
-        let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
-        Self { uid: pod.uid(), namespace, name }
-    }
-}
-
-impl PodRecord {
-    fn new(id: &GpuPodId, request: &GpuRequest) -> Self {
-        Self {
-            namespace: id.namespace.clone(),
-            name: id.name.clone(),
-            request: request.clone(),
-            faulty: false,
-            version: None,
-            nodes: Vec::new(),
-            nominated_by_scheduler: None,
-            nominated: None,
-            kept: None,
-            sent: None,
-            waits: None,
-            unlisted: false,
-            admitted: false,
-            on_lost_card_since: None,
-            measured: false,
-        }
-    }
-
-    fn is_of(&self, pod: &GpuPodId) -> Result<(), OtherPod> {
-        if self.namespace == pod.namespace && self.name == pod.name {
-            Ok(())
-        } else {
-            Err(OtherPod { namespace: self.namespace.clone(), name: self.name.clone() })
-        }
-    }
-
-    fn id(&self, uid: &PodUid) -> GpuPodId {
-        GpuPodId { uid: uid.clone(), namespace: self.namespace.clone(), name: self.name.clone() }
-    }
-}
 
 impl Index {
     /// Stops charging pods on every card of their node of which a claim names a card that the node does not report, as
@@ -161,7 +40,7 @@ impl Index {
             }
         }
         for (node, uid) in overdue {
-            self.change_node(&node, |node| node.ledger.set_overdue(&uid));
+            self.nodes.change(&node, |node| node.ledger.set_overdue(&uid));
         }
     }
 
@@ -184,7 +63,8 @@ impl Index {
         }
         let gpu = self.with_right(pod, gpu);
         if !self.pods.contains_key(&pod.uid) {
-            self.pods.insert(pod.uid.clone(), PodRecord::new(&id(pod), &gpu.request));
+            self.pods
+                .insert(pod.uid.clone(), PodRecord::new(&GpuPodId::of_facts(pod), &gpu.request));
         }
         self.change_record(&pod.uid, |index, record| {
             record.unlisted = false;
@@ -250,7 +130,7 @@ impl Index {
             self.measure.observe(&record.request);
         }
         self.cancel_departure(uid, node);
-        self.change_node(node, |node| {
+        self.nodes.change(node, |node| {
             node.ledger.bind(uid, &record.request, claim);
             if record.admitted {
                 node.ledger.admit(uid);
@@ -282,8 +162,8 @@ impl Index {
     }
 
     fn release(&mut self, node: &NodeName, uid: &PodUid) {
-        let hash = self.uid_hash(uid);
-        self.change_node(node, |node| {
+        let hash = self.nodes.uid_hash(uid);
+        self.nodes.change(node, |node| {
             node.cpu.requests.remove(hash);
             node.ledger.release(uid);
         });
@@ -392,8 +272,8 @@ impl Index {
         request: &GpuRequest,
         rule: &ChoiceRule,
     ) -> Result<Reservation, ReservationError> {
-        let hash = self.uid_hash(uid);
-        let reserved = self.change_known(name, |node| {
+        let hash = self.nodes.uid_hash(uid);
+        let reserved = self.nodes.change_known(name, |node| {
             let reserved = node.ledger.reserve(uid, request, rule)?;
             node.cpu.requests.set(hash, request.cpu());
             Ok(reserved)
@@ -434,8 +314,8 @@ impl Index {
         if !self.pods.contains_key(uid) {
             return;
         }
-        let hash = self.uid_hash(uid);
-        let left = self.change_known(node, |node| {
+        let hash = self.nodes.uid_hash(uid);
+        let left = self.nodes.change_known(node, |node| {
             node.ledger.cancel(uid);
             let left = node.ledger.stage(uid);
             if left.is_none() {
@@ -525,8 +405,4 @@ impl Index {
             None => (String::new(), uid.to_string()),
         }
     }
-}
-
-fn id(pod: &PodFacts) -> GpuPodId {
-    GpuPodId { uid: pod.uid.clone(), namespace: pod.namespace.clone(), name: pod.name.clone() }
 }

@@ -7,6 +7,8 @@
 //! Invariants: a pod counts on one node at most; the number of entries is bounded, and the entry of a pod that is never
 //! bound expires.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use placement::load::{IN_FLIGHT_MAX_AGE, VOLUMES_BIND_WITHIN, is_in_flight};
 use placement::names::limits;
@@ -15,6 +17,7 @@ use placement::shares::SharedTable;
 use placement::units::{NodeName, PodUid};
 
 use crate::tables::Table;
+use crate::view::snapshot::PodUids;
 
 /// An in-flight pod.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,13 +39,15 @@ pub(super) struct InvalidUid;
 #[derive(Debug, Clone)]
 pub(super) struct InFlightPods {
     pods: SharedTable<PodUid, InFlightPod>,
+    /// The UIDs of all entries, shared with snapshots.
+    uids: Arc<PodUids>,
     /// Second of the last sweep.
     swept: i64,
 }
 
 impl Default for InFlightPods {
     fn default() -> Self {
-        Self { pods: Table::InFlight.empty(), swept: 0 }
+        Self { pods: Table::InFlight.empty(), uids: Arc::default(), swept: 0 }
     }
 }
 
@@ -65,7 +70,13 @@ impl InFlightPods {
         }
         let (node, lasts) = (node.clone(), IN_FLIGHT_MAX_AGE);
         let entry = InFlightPod { node, uses, at: now, lasts };
-        Ok(self.pods.insert(namespace, pod.clone(), entry))
+        let lost = self.pods.insert(namespace, pod.clone(), entry);
+        let uids = Arc::make_mut(&mut self.uids);
+        if let Some((lost, _)) = &lost {
+            uids.remove(lost);
+        }
+        uids.insert(pod.clone());
+        Ok(lost)
     }
 
     /// A pod has volumes that are bound before it is, so that its entry stays for longer. Returns its node; `None` for
@@ -83,7 +94,14 @@ impl InFlightPods {
 
     /// Removes and returns a pod's entry.
     pub(super) fn remove(&mut self, pod: &PodUid) -> Option<InFlightPod> {
-        self.pods.remove(pod)
+        let entry = self.pods.remove(pod)?;
+        Arc::make_mut(&mut self.uids).remove(pod);
+        Some(entry)
+    }
+
+    /// The UIDs of all entries.
+    pub(super) fn uids(&self) -> &Arc<PodUids> {
+        &self.uids
     }
 
     /// Drops expired entries, once a second at most.
@@ -92,6 +110,10 @@ impl InFlightPods {
         if self.swept != second {
             self.swept = second;
             self.pods.retain(|_, pod| is_in_flight(pod.at, pod.lasts, now));
+            if self.pods.len() < self.uids.len() {
+                let pods = &self.pods;
+                Arc::make_mut(&mut self.uids).retain(|pod| pods.get(pod).is_some());
+            }
         }
     }
 }
@@ -123,6 +145,7 @@ mod tests {
         insert(&mut in_flight, "never", "a", 0);
         insert(&mut in_flight, "again", "b", 29);
         insert(&mut in_flight, "new", "c", 30);
+        assert_eq!(in_flight.uids().len(), 2);
         assert_eq!(in_flight.remove(&"never".into()), None);
         assert_eq!(in_flight.remove(&"again".into()).map(|pod| pod.node), Some("b".into()));
     }
@@ -156,5 +179,11 @@ mod tests {
             insert(&mut in_flight, &format!("p{n}"), "a", 0);
         }
         assert_eq!(in_flight.pods.len(), Table::InFlight.most());
+        let is_entry = |pod: &PodUid| in_flight.node(pod).is_some();
+        assert_eq!(
+            in_flight.uids().iter().filter(|pod| is_entry(pod)).count(),
+            in_flight.pods.len()
+        );
+        assert_eq!(in_flight.uids().len(), in_flight.pods.len());
     }
 }

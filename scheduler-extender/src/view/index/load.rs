@@ -15,11 +15,21 @@ use placement::resources::Amounts;
 use placement::selector::Labels;
 use placement::units::{NodeName, PodUid};
 
+use super::in_flight::InFlightPods;
+use super::nodes::Nodes;
 use super::{Index, Notice, PodRequest};
 
 /// The largest number of nodes whose bindings are kept before the watch shows the node. A pod's author can name any
 /// node, also one that does not exist.
 const MAX_EARLY: usize = 1024;
+
+/// The pods that came, went or will come: their place beside the nodes' own [`RecentPods`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Loads {
+    /// Recent pods of nodes that the watch has not shown yet.
+    pub(super) early: HashMap<NodeName, RecentPods>,
+    pub(super) in_flight: InFlightPods,
+}
 
 impl Index {
     /// Sets the readings, the capacity and the labels of a node that the watch has shown.
@@ -44,11 +54,11 @@ impl Index {
                 }
                 update.with(known)
             }
-            None => update.joined(&mut self.early),
+            None => update.joined(&mut self.loads.early),
         };
         let policy = Arc::clone(&self.policy);
         let now = self.now;
-        self.change_node(&facts.name, |node| {
+        self.nodes.change(&facts.name, |node| {
             node.load = Some(load);
             node.sources = sources;
             node.choose_readings(&policy, now);
@@ -79,50 +89,30 @@ impl Index {
         uses: Option<Amounts>,
     ) {
         let horizon = self.policy.policy.binding_horizon();
-        let in_flight = self.in_flight.remove(pod);
+        let (loads, nodes) = (&mut self.loads, &mut self.nodes);
+        let in_flight = loads.in_flight.remove(pod);
         if let Some(in_flight) = in_flight.as_ref().filter(|in_flight| in_flight.node != *node) {
-            self.change_recent(&in_flight.node, |recent| recent.remove_in_flight(pod));
+            loads.change(nodes, &in_flight.node, |recent| recent.remove_in_flight(pod));
         }
         let amounts = uses.or(in_flight.map(|in_flight| in_flight.uses)).unwrap_or_default();
-        if self.has_joined(node) {
-            self.change_recent(node, |recent| recent.bound(pod, at, amounts, horizon));
+        if nodes.has_joined(node) {
+            loads.change(nodes, node, |recent| recent.bound(pod, at, amounts, horizon));
             return;
         }
         // The watches of pods and nodes are not ordered against each other.
-        if self.early.len() >= MAX_EARLY {
+        let early = &mut loads.early;
+        if early.len() >= MAX_EARLY {
             // Nodes that never joined, or were deleted.
-            self.early.retain(|_, recent| recent.within(horizon, at) > 0);
+            early.retain(|_, recent| recent.within(horizon, at) > 0);
         }
-        if self.early.len() < MAX_EARLY || self.early.contains_key(node) {
-            self.early.entry(node.clone()).or_default().bound(pod, at, amounts, horizon);
+        if early.len() < MAX_EARLY || early.contains_key(node) {
+            early.entry(node.clone()).or_default().bound(pod, at, amounts, horizon);
         }
-    }
-
-    /// Records that all containers of a pod on `node` had started at `at`: readings show it from then on.
-    pub(super) fn record_start(&mut self, pod: &PodUid, node: &NodeName, at: Timestamp) {
-        self.change_recent(node, |recent| recent.started(pod, at));
     }
 
     /// Ends the pod's in-flight entry, as at its next scheduling attempt, in which it must not count itself.
     pub fn not_in_flight(&mut self, pod: &PodUid) {
-        if let Some(in_flight) = self.in_flight.remove(pod) {
-            self.change_recent(&in_flight.node, |recent| recent.remove_in_flight(pod));
-        }
-    }
-
-    /// Records the end of a pod on `node`: it no longer uses anything.
-    pub(super) fn record_end(&mut self, node: &NodeName, pod: &PodUid) {
-        self.not_in_flight(pod);
-        self.change_recent(node, |recent| recent.ended(pod));
-    }
-
-    /// What a pod declares that the watch shows as bound, or ended, no longer counts as in flight: its node's requests
-    /// have it.
-    pub(super) fn forget_declared_in_flight(&mut self, pod: &PodRequest) {
-        let expected = self.in_flight.node(&pod.uid).filter(|node| **node != pod.node).cloned();
-        for node in expected.iter().chain([&pod.node]) {
-            self.change_recent(node, |recent| recent.forget_declared(&pod.uid));
-        }
+        self.loads.not_in_flight(&mut self.nodes, pod);
     }
 
     /// Counts a pod as in flight on a node, with its estimated use and what it declares, until its
@@ -141,14 +131,15 @@ impl Index {
         let declares = if policy.demand.are_on() { declares } else { Rates::NONE };
         let has_effect =
             !policy.hot.is_empty() || policy.estimates.is_some() || !declares.is_none();
-        if !has_effect || !self.has_joined(node) {
+        let (loads, nodes) = (&mut self.loads, &mut self.nodes);
+        if !has_effect || !nodes.has_joined(node) {
             return;
         }
-        let Ok(lost) = self.in_flight.insert((namespace, pod), node, uses, now) else { return };
+        let Ok(lost) = loads.in_flight.insert((namespace, pod), node, uses, now) else { return };
         if let Some((lost, entry)) = lost {
-            self.change_recent(&entry.node, |recent| recent.remove_in_flight(&lost));
+            loads.change(nodes, &entry.node, |recent| recent.remove_in_flight(&lost));
         }
-        self.change_recent(node, |recent| {
+        loads.change(nodes, node, |recent| {
             let changed = recent.in_flight(pod, now, uses);
             if changed && !declares.is_none() {
                 recent.declared(pod, now, declares);
@@ -159,14 +150,42 @@ impl Index {
 
     /// An in-flight pod has volumes that are bound before it is: it counts for longer.
     pub fn wait_for_volumes(&mut self, pod: &PodUid) {
-        if let Some(node) = self.in_flight.wait_for_volumes(pod) {
-            self.change_recent(&node, |recent| recent.waits_for_volumes(pod));
+        if let Some(node) = self.loads.in_flight.wait_for_volumes(pod) {
+            self.loads.change(&mut self.nodes, &node, |recent| recent.waits_for_volumes(pod));
+        }
+    }
+}
+
+impl Loads {
+    /// Records the end of a pod on `node`: it no longer uses anything.
+    pub(super) fn ended(&mut self, nodes: &mut Nodes, pod: &PodUid, node: &NodeName) {
+        self.not_in_flight(nodes, pod);
+        self.change(nodes, node, |recent| recent.ended(pod));
+    }
+
+    fn not_in_flight(&mut self, nodes: &mut Nodes, pod: &PodUid) {
+        if let Some(in_flight) = self.in_flight.remove(pod) {
+            self.change(nodes, &in_flight.node, |recent| recent.remove_in_flight(pod));
+        }
+    }
+
+    /// What a pod declares that the watch shows as bound, or ended, no longer counts as in flight: its node's requests
+    /// have it.
+    pub(super) fn forget_declared(&mut self, nodes: &mut Nodes, pod: &PodRequest) {
+        let expected = self.in_flight.node(&pod.uid).filter(|node| **node != pod.node).cloned();
+        for node in expected.iter().chain([&pod.node]) {
+            self.change(nodes, node, |recent| recent.forget_declared(&pod.uid));
         }
     }
 
     /// Changes the recent pods of a node. `change` returns whether it has changed anything.
-    fn change_recent(&mut self, name: &NodeName, change: impl FnOnce(&mut RecentPods) -> bool) {
-        let known = self.nodes.get(name).and_then(|node| node.load.as_ref());
+    pub(super) fn change(
+        &mut self,
+        nodes: &mut Nodes,
+        name: &NodeName,
+        change: impl FnOnce(&mut RecentPods) -> bool,
+    ) {
+        let known = nodes.get(name).and_then(|node| node.load.as_ref());
         let Some(load) = known else {
             if let Some(early) = self.early.get_mut(name) {
                 change(early);
@@ -175,7 +194,7 @@ impl Index {
         };
         let mut recent = RecentPods::clone(&load.recent);
         if change(&mut recent) {
-            self.change_known(name, |node| {
+            nodes.change_known(name, |node| {
                 if let Some(load) = &mut node.load {
                     load.recent = Arc::new(recent);
                 }
@@ -271,7 +290,7 @@ mod tests {
             let (uid, node) = (PodUid::from(format!("p{pod}")), NodeName::from(format!("n{pod}")));
             index.record_binding(&uid, &node, Timestamp::UNIX_EPOCH, None);
         }
-        assert_eq!(index.early.len(), MAX_EARLY);
+        assert_eq!(index.loads.early.len(), MAX_EARLY);
     }
 
     #[test]
@@ -284,7 +303,7 @@ mod tests {
         (0..MAX_EARLY).for_each(|number| bind(number, Timestamp::UNIX_EPOCH));
         let later = Timestamp::UNIX_EPOCH + SignedDuration::from_mins(5);
         bind(MAX_EARLY, later);
-        let early = index.early;
+        let early = index.loads.early;
         assert_eq!((early.len(), early.contains_key("n1024")), (1, true));
     }
 }

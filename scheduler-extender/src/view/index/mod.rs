@@ -16,37 +16,37 @@ mod measure;
 mod model;
 mod nodes;
 mod nominations;
+mod pod_record;
 mod publish;
 mod readings;
 mod refused;
+mod requests;
 #[cfg(test)]
 pub(crate) mod tabled;
 mod unmanaged;
 
 use std::collections::HashMap;
-use std::hash::RandomState;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
-use placement::load::{MetricTable, RecentPods, ResolvedPolicy};
+use placement::load::{MetricTable, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::units::{NodeName, PodUid};
 
 use self::back_offs::BackOffs;
 pub use self::back_offs::BegunBackOff;
 pub(super) use self::cpu::PodRequest;
-use self::cpu::Requests;
 pub use self::departures::HeldByDeleted;
 use self::departures::{Departure, Ended};
 pub use self::events::{BoundPod, PodUse, WatchedPod};
-use self::gpu_pods::PodRecord;
-pub use self::gpu_pods::{GpuPodId, OtherPod, PodOnCard, ReservationError};
-use self::in_flight::InFlightPods;
+use self::load::Loads;
 pub(super) use self::load::{is_recent, may_start};
 use self::measure::LearnedMeasure;
 use self::nodes::Nodes;
 use self::nominations::Plans;
+use self::pod_record::PodRecord;
+pub use self::pod_record::{GpuPodId, OtherPod, PodOnCard, ReservationError};
 use self::publish::Changes;
 use self::refused::RefusedReadings;
 pub use self::unmanaged::CardMemory;
@@ -61,11 +61,7 @@ pub struct Index {
     /// Whether `node_hot_value` annotations count.
     believe_crane_hot_value: bool,
     nodes: Nodes,
-    /// What pods request and declare whose node has no slot.
-    elsewhere: HashMap<NodeName, Requests>,
-    /// Recent pods of nodes that the watch has not shown yet.
-    early: HashMap<NodeName, RecentPods>,
-    in_flight: InFlightPods,
+    loads: Loads,
     /// The pods that request GPU memory, on any node or none.
     pods: HashMap<PodUid, PodRecord>,
     /// The cards that a pod would get on each node after kube-scheduler's evictions there.
@@ -76,12 +72,6 @@ pub struct Index {
     departures: Vec<Departure>,
     /// Pods without processes that the report of their node still had.
     ended: Vec<Ended>,
-    /// What the pods request and declare of the list that is being read.
-    listing: Option<HashMap<NodeName, Requests>>,
-    /// Whether a list of all pods has been applied. Before that, pods are missing.
-    has_all_pods: bool,
-    /// Hashes UIDs for [`Requests`].
-    uid_hasher: RandomState,
     back_offs: BackOffs,
     measure: LearnedMeasure,
     learned: LearnedUses,
@@ -123,17 +113,12 @@ impl Index {
             metrics,
             believe_crane_hot_value,
             nodes: Nodes::default(),
-            elsewhere: HashMap::new(),
-            early: HashMap::new(),
-            in_flight: InFlightPods::default(),
+            loads: Loads::default(),
             pods: HashMap::new(),
             plans: Table::Plans.empty(),
             ending: HashMap::new(),
             departures: Vec::new(),
             ended: Vec::new(),
-            listing: None,
-            has_all_pods: false,
-            uid_hasher: RandomState::new(),
             back_offs: BackOffs::default(),
             measure: LearnedMeasure::default(),
             learned: LearnedUses::default(),

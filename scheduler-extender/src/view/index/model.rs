@@ -410,7 +410,7 @@ impl World {
 /// Goes through all states that can follow. Returns how many there are.
 fn explore(mut first: World) -> usize {
     let last = first.index.first();
-    first.index.changes.slots.clear();
+    first.index.nodes.changed.clear();
     let mut known = HashSet::from([first.key()]);
     let mut queue = VecDeque::from([first]);
     while let Some(world) = queue.pop_front() {

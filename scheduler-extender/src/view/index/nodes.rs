@@ -11,8 +11,7 @@ use placement::gpu::NodeLedger;
 use placement::load::NodeLoad;
 use placement::units::NodeName;
 
-use super::Index;
-use super::cpu::{NodeCpu, Requests};
+use super::cpu::{NodeCpu, PodRequests, Requests};
 use super::readings::ReadingSources;
 use super::unmanaged::LastMeasurements;
 
@@ -67,6 +66,12 @@ pub(super) struct Nodes {
     slots: Vec<Node>,
     by_name: HashMap<NodeName, usize>,
     free: BTreeSet<usize>,
+    /// What pods request and declare on nodes without a slot, and how it is read.
+    pub(super) requests: PodRequests,
+    /// The slots of the nodes that have changed since the last snapshot.
+    pub(super) changed: BTreeSet<usize>,
+    /// Whether nodes have joined or left since.
+    pub(super) has_other_names: bool,
 }
 
 impl Nodes {
@@ -107,65 +112,59 @@ impl Nodes {
             self.slots.pop();
         }
     }
-}
 
-impl Index {
     /// Changes a node, which is added where it is unknown. Its next state is published.
-    pub(super) fn change_node<T>(
-        &mut self,
-        name: &NodeName,
-        change: impl FnOnce(&mut Node) -> T,
-    ) -> T {
-        let slot = match self.nodes.by_name.get(name) {
+    pub(super) fn change<T>(&mut self, name: &NodeName, change: impl FnOnce(&mut Node) -> T) -> T {
+        let slot = match self.by_name.get(name) {
             Some(slot) => *slot,
             None => {
-                let requests = self.elsewhere.remove(name).unwrap_or_default();
-                self.nodes.add(Node::new(name, requests))
+                let requests = self.requests.elsewhere.remove(name).unwrap_or_default();
+                self.add(Node::new(name, requests))
             }
         };
         self.change_slot(slot, change)
     }
 
-    /// As [`Index::change_node`], for a known node. `None` for another.
+    /// As [`Nodes::change`], for a known node. `None` for another.
     pub(super) fn change_known<T>(
         &mut self,
         name: &NodeName,
         change: impl FnOnce(&mut Node) -> T,
     ) -> Option<T> {
-        let slot = *self.nodes.by_name.get(name)?;
+        let slot = *self.by_name.get(name)?;
         Some(self.change_slot(slot, change))
     }
 
-    /// As [`Index::change_node`], for each known node.
+    /// As [`Nodes::change`], for each known node.
     pub(super) fn change_all(&mut self, mut change: impl FnMut(&mut Node)) {
-        for slot in 0..self.nodes.slots.len() {
-            if !self.nodes.free.contains(&slot) {
+        for slot in 0..self.slots.len() {
+            if !self.free.contains(&slot) {
                 self.change_slot(slot, &mut change);
             }
         }
     }
 
     fn change_slot<T>(&mut self, slot: usize, change: impl FnOnce(&mut Node) -> T) -> T {
-        let node = &mut self.nodes.slots[slot];
+        let node = &mut self.slots[slot];
         let was_shown = node.is_shown();
         let outcome = change(node);
-        node.copy_cpu(self.has_all_pods);
+        node.copy_cpu(self.requests.are_complete);
         let is_shown = node.is_shown();
-        self.changes.slots.insert(slot);
-        self.changes.names |= was_shown != is_shown;
+        self.changed.insert(slot);
+        self.has_other_names |= was_shown != is_shown;
         if !is_shown {
             let requests = std::mem::take(&mut node.cpu.requests);
             if !requests.is_empty() {
-                self.elsewhere.insert(node.name.clone(), requests);
+                self.requests.elsewhere.insert(node.name.clone(), requests);
             }
-            self.nodes.free(slot);
+            self.free(slot);
         }
         outcome
     }
 
     /// Whether the watch has shown the node.
     pub(super) fn has_joined(&self, name: &NodeName) -> bool {
-        self.nodes.get(name).is_some_and(|node| node.load.is_some())
+        self.get(name).is_some_and(|node| node.load.is_some())
     }
 }
 
@@ -178,21 +177,21 @@ mod tests {
 
     use super::super::cpu::PodRequest;
     use super::*;
-    use crate::view::{GpuPodId, fixtures};
+    use crate::view::{GpuPodId, Index, fixtures};
 
     #[test]
     fn a_node_of_which_nothing_is_known_any_more_takes_no_room() {
-        let mut index = fixtures::index();
+        let mut nodes = Nodes::default();
         let [a, b, c] = ["a", "b", "c"].map(NodeName::from);
         for node in [&a, &b] {
-            index.change_node(node, |node| node.load = Some(NodeLoad::default()));
+            nodes.change(node, |node| node.load = Some(NodeLoad::default()));
         }
-        index.change_known(&a, |node| node.load = None);
-        assert_eq!((index.nodes.get(&a).is_none(), index.nodes.iter().count()), (true, 1));
+        nodes.change_known(&a, |node| node.load = None);
+        assert_eq!((nodes.get(&a).is_none(), nodes.iter().count()), (true, 1));
         // The next node gets its slot; the other one keeps its own.
-        index.change_node(&c, |node| node.load = Some(NodeLoad::default()));
-        assert_eq!((index.nodes.by_name[&c], index.nodes.by_name[&b]), (0, 1));
-        assert!(!index.has_joined(&a) && index.has_joined(&b));
+        nodes.change(&c, |node| node.load = Some(NodeLoad::default()));
+        assert_eq!((nodes.by_name[&c], nodes.by_name[&b]), (0, 1));
+        assert!(!nodes.has_joined(&a) && nodes.has_joined(&b));
     }
 
     /// As many names as there are pods: each would take its part of every snapshot, of what is prepared and of all kept
@@ -214,7 +213,10 @@ mod tests {
         }
         let snapshot = view.read();
         assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (1, 1));
-        assert_eq!(view.ask(|index| (index.nodes.slots.len(), index.elsewhere.len())), (1, 1_000));
+        assert_eq!(
+            view.ask(|index| (index.nodes.slots.len(), index.nodes.requests.elsewhere.len())),
+            (1, 1_000)
+        );
         // A node of such a name joins, and has what its pods request.
         fixtures::join(&view, "forged-7", Vec::new());
         let requested =
@@ -227,7 +229,7 @@ mod tests {
         for number in 0..1_000 {
             view.change(|index| index.count_requests(&request(number), WatchCause::Gone));
         }
-        assert!(view.ask(|index| index.elsewhere.is_empty()));
+        assert!(view.ask(|index| index.nodes.requests.elsewhere.is_empty()));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Index {
         }
         let cards = self.planned(uid, &node);
         let Some(cards) = cards.or_else(|| self.freed(uid, &node, &record.request)) else { return };
-        self.change_node(&node, |known| known.ledger.nominate(uid, &record.request, &cards));
+        self.nodes.change(&node, |known| known.ledger.nominate(uid, &record.request, &cards));
         record.nominated = Some(node);
     }
 
@@ -83,7 +83,7 @@ impl Index {
 
     pub(super) fn end_nomination(&mut self, uid: &PodUid, record: &mut PodRecord) {
         if let Some(node) = record.nominated.take() {
-            self.change_node(&node, |known| known.ledger.end_nomination(uid));
+            self.nodes.change(&node, |known| known.ledger.end_nomination(uid));
         }
     }
 }

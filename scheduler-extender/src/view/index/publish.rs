@@ -1,6 +1,6 @@
 //! Makes the next snapshot from the nodes that have changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Index;
@@ -10,13 +10,9 @@ use crate::view::snapshot::{
     CHUNK, Chunk, NodeNames, NodeSet, NodeState, Prepared, PreparedChunk, Snapshot,
 };
 
-/// What has changed since the last snapshot.
+/// What has changed since the last snapshot beside nodes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Changes {
-    /// Slots of nodes.
-    pub(super) slots: BTreeSet<usize>,
-    /// Whether nodes have joined or left.
-    pub(super) names: bool,
     /// Whether anything but nodes has changed: the policy, the measure, back-offs, learned use.
     pub(super) others: bool,
     /// Whether prepared values may be too old.
@@ -43,7 +39,11 @@ impl Index {
     /// heartbeats.
     pub(in crate::view) fn publish(&mut self, last: &Current) -> Option<Current> {
         let states = self.changed_states(&last.snapshot);
-        let is_same = states.is_empty() && !self.changes.names && !self.changes.others;
+        let is_same = states.is_empty()
+            && !self.nodes.has_other_names
+            && !self.changes.others
+            && Arc::ptr_eq(self.loads.in_flight.uids(), &last.snapshot.in_flight)
+            && self.deleted_may_hold() == last.snapshot.deleted_may_hold;
         if is_same && !self.changes.too_old {
             return None;
         }
@@ -58,9 +58,11 @@ impl Index {
                 back_offs: self.back_offs.nodes(),
                 names: self.names(last),
                 chunks: chunks.into(),
+                in_flight: Arc::clone(self.loads.in_flight.uids()),
+                deleted_may_hold: self.deleted_may_hold(),
             })
         };
-        self.changes.names = false;
+        self.nodes.has_other_names = false;
         self.changes.others = false;
         self.changes.too_old = false;
         let learned = self.learned.clone();
@@ -71,7 +73,7 @@ impl Index {
     fn changed_states(&mut self, last: &Snapshot) -> Vec<(usize, NodeState)> {
         let unknown = NodeState::default();
         let mut states = Vec::new();
-        for slot in std::mem::take(&mut self.changes.slots) {
+        for slot in std::mem::take(&mut self.nodes.changed) {
             let before = last.in_slot(slot).unwrap_or(&unknown);
             let node = &self.nodes.slots()[slot];
             if let Some(next) = next_state(node, before, &mut self.changes.last_version) {
@@ -120,7 +122,7 @@ impl Index {
                 Some(known) => Arc::clone(known),
             });
         }
-        Prepared { chunks: prepared.into(), ratings: Arc::clone(&last.ratings) }
+        Prepared { chunks: prepared.into() }
     }
 
     fn has_to_renew(&self, known: &PreparedChunk, changed: NodeSet) -> bool {
@@ -128,7 +130,7 @@ impl Index {
     }
 
     fn names(&self, last: &Current) -> Arc<NodeNames> {
-        if !self.changes.names {
+        if !self.nodes.has_other_names {
             return Arc::clone(&last.snapshot.names);
         }
         let name = |node: &Node| node.is_shown().then(|| node.name.clone());

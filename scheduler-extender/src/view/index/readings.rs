@@ -48,7 +48,7 @@ impl Index {
                 used.contains(metric) && reading.as_ref().map_or(true, is_of_node)
             };
             let readings = self.believed(name, polled.of_node(position).filter(counts));
-            self.change_known(name, |node| {
+            self.nodes.change_known(name, |node| {
                 let newest = |_, known, new| newest(known, new, now);
                 node.sources.polled = node.sources.polled.merged(&readings, newest);
                 node.choose_readings(&policy, now);
@@ -62,7 +62,7 @@ impl Index {
         let used: HashSet<MetricId> =
             policy.policy.metrics().into_iter().map(|name| self.metrics.of_policy(name)).collect();
         let none = Readings::default();
-        self.change_all(|node| {
+        self.nodes.change_all(|node| {
             let keep =
                 |metric, polled: Option<Reading>, _| polled.filter(|_| used.contains(&metric));
             node.sources.polled = node.sources.polled.merged(&none, keep);
@@ -77,7 +77,7 @@ impl Index {
         let due: Vec<NodeName> =
             self.nodes.iter().filter(is_due).map(|node| node.name.clone()).collect();
         for name in due {
-            self.change_known(&name, |node| node.choose_readings(&policy, now));
+            self.nodes.change_known(&name, |node| node.choose_readings(&policy, now));
         }
     }
 

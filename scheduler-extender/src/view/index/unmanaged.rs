@@ -113,7 +113,7 @@ impl Index {
             }
         }
         for name in names {
-            self.change_known(&name, |node| node.count_unmanaged(counts, now));
+            self.nodes.change_known(&name, |node| node.count_unmanaged(counts, now));
         }
     }
 }

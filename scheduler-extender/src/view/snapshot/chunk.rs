@@ -6,10 +6,10 @@ use placement::gpu::NodeCards;
 use placement::load::NodeLoad;
 
 /// The number of nodes in a chunk. 5,000 nodes are 79 chunks.
-pub(in crate::view) const CHUNK: usize = 64;
+pub(crate) const CHUNK: usize = 64;
 
 /// A set of nodes of a chunk: one bit for each.
-pub(in crate::view) type NodeSet = u64;
+pub(crate) type NodeSet = u64;
 
 const _: () = assert!(CHUNK == NodeSet::BITS as usize);
 

@@ -7,29 +7,31 @@
 mod chunk;
 mod names;
 mod prepared;
-mod ratings;
 mod totals;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Measure;
 use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeCards};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
 use placement::units::{MetricName, NodeName, PodUid};
 
-pub(crate) use chunk::Chunk;
+pub(super) use chunk::NodeSet;
 pub use chunk::NodeState;
-pub(super) use chunk::{CHUNK, NodeSet};
+pub(crate) use chunk::{CHUNK, Chunk};
 pub use names::{NodeNames, Place};
 pub use prepared::Prepared;
 pub(super) use prepared::PreparedChunk;
-pub use ratings::{KeptRatings, Rated};
 pub use totals::Totals;
 
 /// The back-offs of all nodes that have some.
 pub type NodeBackOffs = HashMap<NodeName, NodeBackOff>;
+
+/// UIDs of pods.
+pub(crate) type PodUids = HashSet<PodUid, RandomState>;
 
 /// The state of the cluster at one time.
 #[derive(Debug, Clone)]
@@ -42,6 +44,9 @@ pub struct Snapshot {
     pub back_offs: Arc<NodeBackOffs>,
     pub(super) names: Arc<NodeNames>,
     pub(super) chunks: Box<[Arc<Chunk>]>,
+    pub(super) in_flight: Arc<PodUids>,
+    /// Whether deleted pods may hold units of cards.
+    pub(super) deleted_may_hold: bool,
 }
 
 impl Snapshot {
@@ -53,6 +58,8 @@ impl Snapshot {
             back_offs: Arc::default(),
             names: Arc::default(),
             chunks: Box::default(),
+            in_flight: Arc::default(),
+            deleted_may_hold: false,
         }
     }
 
@@ -60,6 +67,12 @@ impl Snapshot {
     #[must_use]
     pub fn names(&self) -> &Arc<NodeNames> {
         &self.names
+    }
+
+    /// The pods that count on a node where they are not bound yet.
+    #[must_use]
+    pub(crate) fn in_flight(&self) -> &Arc<PodUids> {
+        &self.in_flight
     }
 
     /// The nodes in chunks.

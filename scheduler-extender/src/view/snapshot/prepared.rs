@@ -10,24 +10,28 @@ use jiff::Timestamp;
 use placement::load::{NodeLoad, PreparedNodes, ResolvedPolicy};
 
 use super::chunk::{CHUNK, Chunk, NodeSet};
-use super::{KeptRatings, Place, Snapshot};
+use super::{Place, Snapshot};
 
 /// Prepared values for the nodes of one snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct Prepared {
     pub(in crate::view) chunks: Box<[Arc<PreparedChunk>]>,
-    /// Ratings of cards for recent requests.
-    pub ratings: Arc<KeptRatings>,
 }
 
 /// Prepared values for the nodes of one chunk.
 #[derive(Debug)]
 pub(in crate::view) struct PreparedChunk {
     pub(super) loads: PreparedNodes,
-    /// The versions of the nodes' cards.
-    pub(super) card_versions: Box<[u64]>,
+    cards: ChunkCards,
+}
+
+/// What a cache of ratings needs of the cards of one chunk, without the cards themselves.
+#[derive(Debug)]
+pub(crate) struct ChunkCards {
+    /// The versions of the nodes' cards; 0 without cards.
+    pub(crate) versions: Box<[u64]>,
     /// The nodes on which cards are set aside for a pod by its UID.
-    pub(super) sets_aside: NodeSet,
+    pub(crate) set_aside: NodeSet,
 }
 
 impl PreparedChunk {
@@ -52,15 +56,15 @@ impl PreparedChunk {
     }
 
     fn with_loads(loads: PreparedNodes, chunk: &Chunk) -> Self {
-        let card_versions = chunk.nodes.iter().map(|node| node.cards_version).collect();
-        let mut sets_aside = 0;
+        let versions = chunk.nodes.iter().map(|node| node.cards_version).collect();
+        let mut set_aside = 0;
         for (node, state) in chunk.nodes.iter().enumerate() {
             let cards = state.cards.as_ref();
             if cards.is_some_and(|cards| cards.pods_with_set_aside_cards().next().is_some()) {
-                sets_aside |= 1 << node;
+                set_aside |= 1 << node;
             }
         }
-        Self { loads, card_versions, sets_aside }
+        Self { loads, cards: ChunkCards { versions, set_aside } }
     }
 
     /// Whether all loads are those under `policy` at `now`.
@@ -102,6 +106,11 @@ impl<'a> PreparedLoads<'a> {
 }
 
 impl Prepared {
+    /// The cards of a chunk.
+    pub(crate) fn cards_in(&self, chunk: usize) -> &ChunkCards {
+        &self.chunks[chunk].cards
+    }
+
     fn loads<'a>(
         &'a self,
         snapshot: &'a Snapshot,

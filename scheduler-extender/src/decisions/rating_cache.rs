@@ -1,5 +1,5 @@
-//! Ratings of nodes that are kept for recent GPU requests: pods of one workload have equal requests, and few nodes
-//! change between two of them. What it buys: bench/RESULTS.md.
+//! A cache of the nodes' ratings for recent GPU requests: pods of one workload have equal requests, and few nodes change
+//! between two of them. What it buys: bench/RESULTS.md.
 //!
 //! Invariant: a kept rating is used only for the same value of a node's cards, by its version, and not for a pod for
 //! which cards of the node are set aside. So it is what [`NodeCards::rate`](placement::gpu::NodeCards::rate) returns.
@@ -9,18 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use placement::gpu::{ChoiceRule, GpuRequest, NoFit, Rating};
 use placement::units::PodUid;
 
-use super::chunk::CHUNK;
-use super::{Place, Prepared, Snapshot};
+use crate::view::{CHUNK, Place, Prepared, Snapshot};
 
 /// Requests for which ratings are kept. With 5,000 nodes each takes 160 KB, all together 5 MB.
 const REQUESTS: usize = 32;
 
 /// The rating of a node for a request.
-pub type Rated = Result<Rating, NoFit>;
+pub(super) type Rated = Result<Rating, NoFit>;
 
-/// The ratings for the last requests, the newest first.
+/// The ratings of one view's nodes for the last requests, the newest first.
 #[derive(Debug, Default)]
-pub struct KeptRatings(Mutex<Vec<RatedRequest>>);
+pub struct RatingCache(Mutex<Vec<RatedRequest>>);
 
 /// A GPU request, the rule by which cards are chosen for it, and the nodes' ratings.
 #[derive(Debug)]
@@ -51,11 +50,11 @@ impl RatedRequest {
         place: Place,
         pod: &PodUid,
     ) -> Option<Rated> {
-        let (chunk, node) = (&prepared.chunks[place.index() / CHUNK], place.index() % CHUNK);
-        if chunk.card_versions[node] == 0 {
+        let (chunk, node) = (prepared.cards_in(place.index() / CHUNK), place.index() % CHUNK);
+        if chunk.versions[node] == 0 {
             return None;
         }
-        if chunk.sets_aside & (1 << node) != 0
+        if chunk.set_aside & (1 << node) != 0
             && let Some(cards) = &snapshot.at(place).cards
             && cards.pods_with_set_aside_cards().any(|other| other == pod)
         {
@@ -68,13 +67,14 @@ impl RatedRequest {
     fn renew(&mut self, snapshot: &Snapshot, prepared: &Prepared) {
         // No pod has this UID.
         let no_pod = PodUid::from("");
-        self.nodes.resize(prepared.chunks.len() * CHUNK, (0, Err(NoFit::NoCards)));
-        for (number, chunk) in prepared.chunks.iter().enumerate() {
+        self.nodes.resize(snapshot.chunks().len() * CHUNK, (0, Err(NoFit::NoCards)));
+        for (number, chunk) in snapshot.chunks().iter().enumerate() {
             let nodes = &mut self.nodes[number * CHUNK..];
-            for (node, (kept, version)) in nodes.iter_mut().zip(&chunk.card_versions).enumerate() {
+            let versions = &prepared.cards_in(number).versions;
+            for (node, (kept, version)) in nodes.iter_mut().zip(versions).enumerate() {
                 if *version != 0
                     && kept.0 != *version
-                    && let Some(cards) = &snapshot.chunks[number].nodes[node].cards
+                    && let Some(cards) = &chunk.nodes()[node].cards
                 {
                     *kept = (*version, cards.rate(&no_pod, &self.request, &self.rule));
                 }
@@ -83,7 +83,7 @@ impl RatedRequest {
     }
 }
 
-impl KeptRatings {
+impl RatingCache {
     /// Whether ratings are kept for that request.
     pub fn has(&self, request: &GpuRequest, rule: &ChoiceRule) -> bool {
         self.lock().iter().any(|rated| rated.is(request, rule))
@@ -98,7 +98,7 @@ impl KeptRatings {
         (request, rule): (&GpuRequest, &ChoiceRule),
         places: &[Option<Place>],
     ) -> Vec<Option<Rated>> {
-        if places.len() < snapshot.names.len() / 2 {
+        if places.len() < snapshot.names().len() / 2 {
             let rate = |place| Some(snapshot.at(place).cards.as_ref()?.rate(pod, request, rule));
             return places.iter().map(|place| place.and_then(rate)).collect();
         }
@@ -182,7 +182,7 @@ mod tests {
             steps in prop::collection::vec((0..NODES, 0..4_usize, kind(), 0..5_usize, 0..6_u8), 1..40),
         ) {
             let names: Vec<_> = (0..NODES).map(|at| NodeName::from(format!("n{at}"))).collect();
-            let (view, rules) = (fixtures::view(), rules());
+            let (view, rules, cache) = (fixtures::view(), rules(), RatingCache::default());
             // One node has no cards.
             fixtures::join(&view, "n0", Vec::new());
             for name in &names[1..] {
@@ -196,8 +196,7 @@ mod tests {
                 let places: Vec<_> =
                     names.iter().rev().map(|name| snapshot.names().place(name.as_str())).collect();
                 let requested = if kind_of_act > 0 { &places[..] } else { &places[..10] };
-                let ratings =
-                    prepared.ratings.rate((snapshot, prepared), &uid, (&request, rule), requested);
+                let ratings = cache.rate((snapshot, prepared), &uid, (&request, rule), requested);
                 for (name, rating) in names.iter().rev().zip(ratings) {
                     let cards = snapshot.cards(name.as_str());
                     prop_assert_eq!(rating, cards.map(|cards| cards.rate(&uid, &request, rule)));
@@ -232,16 +231,16 @@ mod tests {
 
     #[test]
     fn ratings_are_kept_for_the_requests_of_last_time() {
-        let (view, rule) = (fixtures::view(), ChoiceRule::default());
+        let (view, rule, cache) = (fixtures::view(), ChoiceRule::default(), RatingCache::default());
         fixtures::join(&view, "a", vec![card()]);
         let current = view.current();
         let (snapshot, prepared) = (&*current.snapshot, &current.prepared);
         let place = [snapshot.names().place("a")];
         let rate = |units: u32| {
             let request = request((units, 0));
-            prepared.ratings.rate((snapshot, prepared), &"p".into(), (&request, &rule), &place);
+            cache.rate((snapshot, prepared), &"p".into(), (&request, &rule), &place);
         };
-        let has = |units: u32| prepared.ratings.has(&request((units, 0)), &rule);
+        let has = |units: u32| cache.has(&request((units, 0)), &rule);
         assert!(!has(1));
         rate(1);
         for units in 2..100 {
