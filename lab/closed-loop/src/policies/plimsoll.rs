@@ -421,7 +421,8 @@ mod tests {
             plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE], &pods));
         }
         let learned = estimate(&mut plimsoll, 90);
-        assert!((learned - 1.0).abs() < 0.01, "{learned}");
+        // To the width of a bucket.
+        assert!((learned - 1.0).abs() < 0.05, "{learned}");
     }
 
     #[test]
