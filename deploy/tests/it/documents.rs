@@ -84,7 +84,7 @@ pub(crate) fn cells(row: &str) -> Vec<&str> {
 /// A row has four cells, and the last names tests that are there, or says that there is none. A fact about a cluster is
 /// a text in its file, any other test a function.
 #[test]
-fn every_row_of_the_threat_model_names_a_test_that_is_there_or_says_that_there_is_none() {
+fn every_row_of_the_threat_model_names_a_test_or_none() {
     let text = document("threat-model.md");
     let mut rows: Vec<Vec<&str>> =
         text.lines().filter(|line| line.starts_with("| ")).map(cells).collect();

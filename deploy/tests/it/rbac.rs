@@ -93,7 +93,7 @@ fn a_role_goes_to_the_account_of_its_own_program_alone() {
 }
 
 #[test]
-fn each_pod_runs_as_the_account_of_its_own_program_and_the_exporter_has_no_token() {
+fn each_pod_runs_as_the_account_of_its_own_program() {
     for program in PROGRAMS {
         assert_eq!(pod(program)["serviceAccountName"], program);
     }

@@ -90,7 +90,7 @@ pub(crate) fn assert_known(manifests: &Manifests) {
 }
 
 #[test]
-fn every_field_of_manifests_and_samples_is_one_that_kubernetes_knows() {
+fn every_field_is_one_that_kubernetes_knows() {
     for mode in MODES {
         assert_known(Manifests::of_mode(mode));
     }
@@ -289,7 +289,7 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
 /// What starts a container counts as its memory too (<https://github.com/opencontainers/runc/issues/1980>), and a
 /// kernel with pages of 64 KiB rounds up what a process takes.
 #[test]
-fn containers_have_requests_and_memory_and_the_exporters_12_mib_beyond_its_plan() {
+fn containers_have_requests_and_a_memory_limit() {
     for container in PROGRAMS.into_iter().map(container).chain([gpu_probe()]) {
         for amount in ["/requests/cpu", "/requests/memory", "/limits/memory"] {
             let found = container["resources"].pointer(amount);
@@ -339,7 +339,7 @@ fn each_service_targets_the_port_of_its_program() {
 }
 
 #[test]
-fn updates_and_drains_take_one_pod_at_a_time_and_a_lease_chooses_among_replicas() {
+fn updates_and_drains_take_one_pod_at_a_time() {
     let budgets = of_kind("PodDisruptionBudget");
     assert_eq!(budgets.len(), 2);
     for program in PROGRAMS {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cells_name_reads_back_and_requests_fill_half_or_three_quarters() {
+    fn a_cells_name_reads_back() {
         for cell in Cell::all() {
             assert_eq!(cell.to_string().parse(), Ok(cell));
             let filled = (100.0 * cell.target() / cell.mean_ratio()).round();

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hot_minutes_are_divided_by_the_references_and_rare_ones_left_out() {
+    fn hot_minutes_are_divided_by_those_of_the_reference() {
         let figures = |hot_minutes, wait_minutes| Figures {
             hot_minutes,
             wait_minutes,

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_an_app_that_runs_are_estimated_by_the_mean_of_what_they_use() {
+    fn pods_are_estimated_by_what_others_of_their_app_use() {
         let mut plimsoll = measured(None, &[SAMPLE], 30);
         assert!((estimate(&mut plimsoll, 30) - 3.4).abs() < 1e-9, "85% of the request");
         plimsoll.bound(&other(1), 0, 30);
