@@ -2,6 +2,8 @@
 //! other programs write are seeded, found by `doctor`, and taken away again; `cli` tries each check with recorded
 //! facts.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
