@@ -155,12 +155,3 @@ impl Problem {
         }
     }
 }
-
-#[cfg(test)]
-pub(super) fn example() -> (Reason, BaselineChoice) {
-    let next = Some(("cpu-1".to_owned(), 65));
-    let rejections = Rejections { overloaded: 2, no_card: 1, unexplained: 0 };
-    let reason = Reason { score: 78, next, rejections, daemon: false };
-    let problem = Some(Problem::CpuOverloaded);
-    (reason, BaselineChoice::Node(Choice { node: "cpu-2".to_owned(), cpu: Some(0.9), problem }))
-}
