@@ -124,15 +124,3 @@ fn the_table_of_codecs_has_each_direction_and_the_ratio_of_both_together() {
     let error = format!("{:#}", figures_of(&folder).write_codecs_into(PAGE, "now").unwrap_err());
     assert!(error.contains("codecs/reading/ours_decode/new/estimates.json"), "{error}");
 }
-
-#[test]
-fn a_figure_that_is_missing_leaves_the_page_as_it_is_and_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let figures = figures(&folder);
-    fs::remove_file(folder.path().join("verbs/shadow/5000/new/estimates.json")).unwrap();
-    let error = format!("{:#}", figures.write_into(PAGE, "now").unwrap_err());
-    assert!(error.contains("verbs/shadow/5000/new/estimates.json"), "{error}");
-    let figures = self::figures(&folder);
-    let error = format!("{:#}", figures.write_into("no marks", "now").unwrap_err());
-    assert!(error.contains("no line before the table"), "{error}");
-}

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bench::slopes::{Figure, Line, Quantity, SIZES_OF_VIEW, Slopes, check_sizes, write_json};
-use proptest::prelude::*;
+use bench::slopes::{Figure, Quantity, SIZES_OF_VIEW, Slopes, check_sizes, write_json};
 use tempfile::TempDir;
 
 const PAGE: &str = "before\n<!-- make slopes writes these tables -->\nold\n<!-- the end of the tables -->\nafter\n";
@@ -125,18 +124,6 @@ fn beyond_the_kept_connections_a_round_is_shown_and_does_not_bend_the_line() {
 }
 
 #[test]
-fn what_does_not_grow_is_taken_from_the_largest_size() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut figures = figures(&[100, 1_000]);
-    // Longer names make a few bytes more.
-    figures.push(Figure { quantity: Quantity::NodeEvent, nodes: 1_000, value: 12_960.0 });
-    let files = written(&folder, &figures);
-    let page = Slopes::read(&files, folder.path()).unwrap().write_into(PAGE, "now").unwrap();
-    let row = "| the API server sends, kB/s | 1,080 | 3,240 | 10,800 |";
-    assert_rows(&page, &[row]);
-}
-
-#[test]
 fn what_is_missing_is_named_and_is_never_0() {
     let folder = tempfile::tempdir().unwrap();
     let one_size = written(&folder, &figures(&[100]));
@@ -163,28 +150,5 @@ fn sizes_by_which_no_line_can_be_drawn_are_refused() {
     for sizes in [&[][..], &[100], &[100, 100], &[5_000, 15_000]] {
         let error = check_sizes(sizes).unwrap_err().to_string();
         assert!(error.contains("needs two sizes of at most 10000 nodes"), "{error}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn the_line_through_points_of_a_line_is_that_line(
-        constant in -1e6..1e6_f64,
-        each in -1e3..1e3_f64,
-        sizes in prop::collection::btree_set(1..50_000_u32, 2..6),
-    ) {
-        let points: Vec<_> =
-            sizes.iter().map(|nodes| (f64::from(*nodes), constant + each * f64::from(*nodes))).collect();
-        let line = Line::through(&points).unwrap();
-        for (nodes, value) in points {
-            let scale = constant.abs() + each.abs() * 50_000.0 + 1.0;
-            prop_assert!((line.at(nodes) - value).abs() < 1e-6 * scale, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn points_of_fewer_than_two_sizes_have_no_line(values in prop::collection::vec(-1e6..1e6_f64, 0..5)) {
-        let points: Vec<_> = values.into_iter().map(|value| (100.0, value)).collect();
-        prop_assert_eq!(Line::through(&points), None);
     }
 }

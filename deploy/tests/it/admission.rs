@@ -2,13 +2,11 @@
 //! costs the API server more for a larger object. What the API server makes of them, `testing/e2e` tries.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
 use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
 use placement::names::{Names, aliyun};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::manifests::{Manifests, of_kind, read, strings, yaml};
 
@@ -18,54 +16,41 @@ fn of_mode(mode: &str) -> Vec<Value> {
     kinds.iter().flat_map(|kind| Manifests::of_mode(mode).of_kind(kind)).collect()
 }
 
-fn documents(file: &str) -> Vec<Value> {
-    serde_saphyr::from_multiple(&read(file)).expect("YAML")
-}
-
 /// Those of the mode that has all, and of `devicePlugin.unhealthyConfigMaps`.
-fn objects() -> Vec<Value> {
-    let unhealthy = documents("tests/rendered/unhealthy-gpus.yaml");
-    let policies = unhealthy.into_iter().filter(|object| {
-        object["kind"].as_str().is_some_and(|kind| kind.starts_with("ValidatingAdmission"))
-    });
-    of_mode("second").into_iter().chain(policies).collect()
+static ALL: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let mut all = of_mode("second");
+    let unhealthy = Manifests::of_text(&read("tests/rendered/unhealthy-gpus.yaml"));
+    for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
+        all.extend(unhealthy.of_kind(kind));
+    }
+    all
+});
+
+fn policies() -> impl Iterator<Item = &'static Value> {
+    ALL.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy")
 }
 
-fn policies() -> Vec<ValidatingAdmissionPolicy> {
-    let found = objects().into_iter().filter(|o| o["kind"] == "ValidatingAdmissionPolicy");
-    found.map(|policy| serde_json::from_value(policy).expect("a policy")).collect()
+/// The spec of a policy.
+fn spec(name: &str) -> &'static Value {
+    &policies().find(|object| object["metadata"]["name"] == name).expect("a policy")["spec"]
 }
 
 fn policy(name: &str) -> String {
-    let found = objects().into_iter().find(|object| object["metadata"]["name"] == name);
-    found.expect("a policy")["spec"].to_string()
+    spec(name).to_string()
 }
 
 #[test]
 fn each_policy_refuses_and_is_bound_once_and_everywhere() {
-    let bindings = objects().into_iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy");
-    let bound: Vec<ValidatingAdmissionPolicyBinding> =
-        bindings.map(|binding| serde_json::from_value(binding).expect("a binding")).collect();
-    assert_eq!((policies().len(), bound.len()), (15, 15));
+    let bound: Vec<&Value> =
+        ALL.iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy").collect();
+    assert_eq!((policies().count(), bound.len()), (15, 15));
     for policy in policies() {
-        let name = policy.metadata.name.expect("a name");
-        let spec = policy.spec.expect("a spec");
-        assert_eq!(spec.failure_policy.as_deref(), Some("Fail"), "{name}");
-        let binding: Vec<_> =
-            bound.iter().filter(|binding| binding.spec.policy_name == name).collect();
-        let [binding] = &binding[..] else { panic!("{} bindings of {name}", binding.len()) };
-        let spec = &binding.spec;
-        assert_eq!(spec.validation_actions, ["Deny"], "{name}");
-        assert!(spec.match_resources.is_none(), "{name}");
-    }
-}
-
-#[test]
-fn objects_without_namespace_carry_the_label_by_which_they_are_found() {
-    for object in objects() {
-        let metadata = &object["metadata"];
-        assert!(metadata["namespace"].is_null(), "{metadata}");
-        assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
+        let name = &policy["metadata"]["name"];
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
+        let of_it: Vec<_> = bound.iter().filter(|o| o["spec"]["policyName"] == *name).collect();
+        let [binding] = &of_it[..] else { panic!("{} bindings of {name}", of_it.len()) };
+        let wanted = json!({"policyName": name, "validationActions": ["Deny"]});
+        assert_eq!(binding["spec"], wanted);
     }
     assert_eq!(of_mode("external").len(), 26);
     assert_eq!(of_mode("none").len(), 4, "of the annotator");
@@ -154,66 +139,40 @@ fn resources_are_those_that_pods_ask_for() {
 }
 
 #[test]
-fn accounts_are_those_of_extender_and_device_plugin() {
-    let accounts: Vec<String> = of_kind("ServiceAccount")
-        .iter()
-        .map(|account| {
-            let metadata = &account["metadata"];
-            let namespace = metadata["namespace"].as_str().expect("a namespace");
-            let name = metadata["name"].as_str().expect("a name");
-            format!("system:serviceaccount:{namespace}:{name}")
-        })
-        .collect();
-    assert_eq!(
-        accounts_named_in("plimsoll-claims", &accounts),
-        service_accounts(&["scheduler-extender", "gpushare-device-plugin"])
-    );
-    assert_eq!(
-        accounts_named_in("plimsoll-bindings", &accounts),
-        service_accounts(&["scheduler-extender"])
-    );
-    assert_eq!(
-        accounts_named_in("plimsoll-annotator-nodes", &accounts),
-        service_accounts(&["annotator"])
-    );
-    assert_eq!(
-        accounts_named_in("plimsoll-annotator-events", &accounts),
-        service_accounts(&["annotator"])
-    );
-    for name in [
-        "plimsoll-device-plugin-nodes",
-        "plimsoll-device-plugin-pods",
-        "plimsoll-device-plugin-events",
-        "plimsoll-device-plugin-node-status",
-        "plimsoll-unhealthy-gpus",
+fn each_policy_names_the_account_that_it_is_about_and_no_other() {
+    let accounts: Vec<Value> = of_kind("ServiceAccount");
+    for (policies, wanted) in [
+        (&["claims"][..], &["gpushare-device-plugin", "scheduler-extender"][..]),
+        (&["annotator-nodes", "annotator-events"], &["annotator"]),
+        (
+            &[
+                "device-plugin-nodes",
+                "device-plugin-pods",
+                "device-plugin-events",
+                "device-plugin-node-status",
+                "unhealthy-gpus",
+            ],
+            &["gpushare-device-plugin"],
+        ),
+        (
+            &["bindings", "extender-bindings", "extender-events", "extender-evictions"],
+            &["scheduler-extender"],
+        ),
+        (&["gpu-environment", "node-name", "scheduler-name"], &[]),
     ] {
-        assert_eq!(
-            accounts_named_in(name, &accounts),
-            service_accounts(&["gpushare-device-plugin"]),
-            "{name}"
-        );
+        for name in policies {
+            let text = policy(&format!("plimsoll-{name}"));
+            let mut named: Vec<&str> = Vec::new();
+            for account in &accounts {
+                let account = account["metadata"]["name"].as_str().expect("a name");
+                if text.contains(&format!("'system:serviceaccount:plimsoll:{account}'")) {
+                    named.push(account);
+                }
+            }
+            named.sort_unstable();
+            assert_eq!(named, wanted, "{name}");
+        }
     }
-    for name in
-        ["plimsoll-extender-bindings", "plimsoll-extender-events", "plimsoll-extender-evictions"]
-    {
-        assert_eq!(
-            accounts_named_in(name, &accounts),
-            service_accounts(&["scheduler-extender"]),
-            "{name}"
-        );
-    }
-    for name in ["plimsoll-gpu-environment", "plimsoll-node-name", "plimsoll-scheduler-name"] {
-        assert_eq!(accounts_named_in(name, &accounts), service_accounts(&[]), "{name}");
-    }
-}
-
-fn accounts_named_in(name: &str, accounts: &[String]) -> BTreeSet<String> {
-    let text = policy(name);
-    accounts.iter().filter(|account| text.contains(&format!("'{account}'"))).cloned().collect()
-}
-
-fn service_accounts(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| format!("system:serviceaccount:plimsoll:{name}")).collect()
 }
 
 #[test]
@@ -295,19 +254,16 @@ fn every_field_of_a_node_that_a_program_must_not_change_is_compared() {
 }
 
 /// Every CEL expression of a policy.
-fn expressions(policy: &Value) -> Vec<String> {
-    let spec = &policy["spec"];
+fn expressions(policy: &Value) -> Vec<&str> {
+    let mut found = Vec::new();
     let lists = ["matchConditions", "variables", "validations", "auditAnnotations", "mutations"];
-    let items = lists.iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
-    let items =
-        items.map(|item| if item["jsonPatch"].is_object() { &item["jsonPatch"] } else { item });
-    let texts = items.flat_map(|item| {
-        ["expression", "messageExpression", "valueExpression"]
-            .iter()
-            .filter_map(|part| item[part].as_str().map(str::to_owned))
-            .collect::<Vec<_>>()
-    });
-    texts.collect()
+    for item in lists.iter().flat_map(|list| policy["spec"][list].as_array().into_iter().flatten())
+    {
+        let item = if item["jsonPatch"].is_object() { &item["jsonPatch"] } else { item };
+        let parts = ["expression", "messageExpression", "valueExpression"];
+        found.extend(parts.iter().filter_map(|part| item[part].as_str()));
+    }
+    found
 }
 
 /// The macros of CEL that run once for each entry of a list or map, Kubernetes' with two variables included.
@@ -323,46 +279,37 @@ const LOOPS: [&str; 9] = [
     "transformMapEntry",
 ];
 
-/// The receivers of the loops of an expression: what stands before `.filter(` and so on.
+/// The receivers of the loops of an expression: what stands before `.filter(` and so on, a list in brackets or names
+/// with dots between them.
 fn looped(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '?');
     for name in LOOPS {
-        let call = format!(".{name}(");
-        found.extend(expression.match_indices(&call).map(|(at, _)| receiver(&expression[..at])));
+        for (at, _) in expression.match_indices(&format!(".{name}(")) {
+            let before = &expression[..at];
+            let start = if before.ends_with(']') {
+                before.rfind('[').expect("a list")
+            } else {
+                before.rfind(|c| !is_part(c)).map_or(0, |at| at + 1)
+            };
+            found.push(&before[start..]);
+        }
     }
     found
 }
 
-/// The longest end of a text that is a list in brackets, or names with dots between them.
-fn receiver(text: &str) -> &str {
-    let start = if text.ends_with(']') {
-        text.rfind('[').expect("a list")
-    } else {
-        text.rfind(|c| !is_part_of_path(c)).map_or(0, |at| at + 1)
-    };
-    &text[start..]
-}
-
-fn is_part_of_path(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '?')
-}
-
-/// Whether an expression bounds the length of what it loops over, before it does.
+/// Whether an expression bounds the length of what it loops over to 2,000, before it does.
 fn bounds(expression: &str, receiver: &str) -> bool {
     // A pod's environment is bounded by the number of variables in all containers.
     let size = match receiver {
         "container.env" => "variables.count".to_owned(),
         other => format!("{other}.size()"),
     };
-    [number_after(expression, &size, "<="), number_after(expression, &size, ">")]
-        .into_iter()
-        .flatten()
-        .any(|limit| limit <= 2000)
-}
-
-fn number_after(expression: &str, size: &str, operator: &str) -> Option<u32> {
-    let (_, rest) = expression.split_once(&format!("{size} {operator} "))?;
-    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+    ["<=", ">"].iter().any(|operator| {
+        let after = expression.split_once(&format!("{size} {operator} "));
+        let number = after.and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
+        number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|limit| limit <= 2000)
+    })
 }
 
 /// The API server's time for a loop grows with the square of its turns, and an author decides how long a pod's lists
@@ -370,22 +317,19 @@ fn number_after(expression: &str, size: &str, operator: &str) -> Option<u32> {
 #[test]
 fn no_policy_loops_over_a_list_or_map_of_any_length() {
     let mut loops = 0;
-    let samples = [
-        "samples/namespace-nodes.yaml",
-        "samples/scheduler-name.yaml",
-        "samples/tolerate-hot-nodes.yaml",
-    ];
-    let all: Vec<Value> =
-        objects().into_iter().chain(samples.into_iter().flat_map(documents)).collect();
-    let kinds = ["ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"];
-    for policy in all.iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind)) {
-        let name = policy["metadata"]["name"].as_str().expect("a name");
+    let mut all: Vec<Value> = policies().cloned().collect();
+    for sample in ["namespace-nodes", "scheduler-name", "tolerate-hot-nodes"] {
+        let sample = Manifests::of_text(&read(&format!("samples/{sample}.yaml")));
+        all.extend(sample.of_kind("MutatingAdmissionPolicy"));
+    }
+    for policy in &all {
         for expression in expressions(policy) {
-            for receiver in looped(&expression) {
+            for receiver in looped(expression) {
                 let is_literal = receiver.starts_with("['") && receiver.ends_with(']');
                 assert!(
-                    is_literal || bounds(&expression, receiver),
-                    "{name} loops over {receiver} without a bound: {expression}"
+                    is_literal || bounds(expression, receiver),
+                    "{} loops over {receiver} without a bound: {expression}",
+                    policy["metadata"]["name"]
                 );
                 loops += 1;
             }
@@ -394,42 +338,28 @@ fn no_policy_loops_over_a_list_or_map_of_any_length() {
     assert!(loops > 20, "{loops} loops");
 }
 
-#[test]
-fn a_loop_without_a_bound_and_one_over_all_annotations_are_found() {
-    let all = "variables.new.filter(key, key == 'a')";
-    assert_eq!(looped(all), ["variables.new"]);
-    assert!(!bounds(all, "variables.new"));
-    let bounded = "variables.new.size() > 1000 ? [] : variables.new.filter(key, key == 'a')";
-    assert!(bounds(bounded, "variables.new"));
-    assert!(!bounds(&bounded.replace("1000", "100000"), "variables.new"), "no bound at all");
-    assert_eq!(looped("['a', 'b'].all(key, key in variables.new)"), ["['a', 'b']"]);
-}
-
 /// What every writer of a pod is asked is found by key. Whole objects are compared only where one program writes.
 #[test]
 fn policies_about_everybodys_writes_compare_no_whole_objects() {
-    for policy in objects().iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy") {
-        let name = policy["metadata"]["name"].as_str().expect("a name");
+    let wholes = [
+        "annotations",
+        "labels",
+        ".spec",
+        ".status",
+        "metadata",
+        "variables.new",
+        "variables.old",
+        "object",
+    ];
+    for policy in policies() {
         let conditions = policy["spec"]["matchConditions"].to_string();
         if conditions.contains("request.userInfo.username == ") {
             continue;
         }
         for expression in expressions(policy) {
-            for whole in [
-                "annotations",
-                "labels",
-                ".spec",
-                ".status",
-                "metadata",
-                "variables.new",
-                "variables.old",
-                "object",
-            ] {
-                for operator in ["==", "!="] {
-                    let compared = format!("{whole} {operator}");
-                    let is_null = expression.contains(&format!("{compared} null"));
-                    assert!(!expression.contains(&compared) || is_null, "{name}: {expression}");
-                }
+            for compared in wholes.iter().flat_map(|it| [format!("{it} =="), format!("{it} !=")]) {
+                let is_null = expression.contains(&format!("{compared} null"));
+                assert!(!expression.contains(&compared) || is_null, "{expression}");
             }
         }
     }
@@ -440,19 +370,12 @@ fn policies_about_everybodys_writes_compare_no_whole_objects() {
 fn the_policies_of_a_node_are_about_the_node_and_its_status() {
     assert_eq!(resources_of("plimsoll-device-plugin-nodes"), ["nodes"]);
     assert_eq!(resources_of("plimsoll-device-plugin-node-status"), ["nodes/status"]);
-}
-
-#[test]
-fn the_device_plugin_sets_the_condition_that_the_policy_lets_it_set() {
-    let written = crate::repository::read("gpushare-device-plugin/src/admission/withheld.rs");
-    assert!(written.contains("const WITHHELD: &str = \"GPUUnitsWithheld\";"));
     let spec = policy("plimsoll-device-plugin-node-status");
     assert_eq!(spec.matches("condition.type != 'GPUUnitsWithheld'").count(), 2, "{spec}");
 }
 
 fn resources_of(name: &str) -> Vec<String> {
-    let found = objects().into_iter().find(|object| object["metadata"]["name"] == name);
-    strings(&found.expect("a policy")["spec"]["matchConstraints"]["resourceRules"][0]["resources"])
+    strings(&spec(name)["matchConstraints"]["resourceRules"][0]["resources"])
 }
 
 /// Who is refused, beside what the API server tries in `testing/e2e`: an empty name is the provider's scheduler's, and

@@ -3,33 +3,24 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::PodTemplate;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
 use placement::names::Names;
 use serde_json::{Value, json};
 
-use crate::manifests::read;
+use crate::manifests::{Manifests, read};
 use crate::repository;
-use crate::workloads::through;
 
 const FOLDER: &str = "samples/autoscalers";
 
 /// Where Cluster Autoscaler reads what a machine of Cluster API has.
 const CAPACITY: &str = "capacity.cluster-autoscaler.kubernetes.io";
 
-fn files() -> BTreeSet<String> {
+pub(crate) fn files() -> BTreeSet<String> {
     let folder = fs::read_dir(deploy::folder().join(FOLDER)).expect("the folder of the samples");
     folder.map(|file| file.expect("a file").file_name().into_string().expect("UTF-8")).collect()
 }
 
-fn objects(file: &str) -> Vec<Value> {
-    serde_saphyr::from_multiple(&read(&format!("{FOLDER}/{file}")))
-        .unwrap_or_else(|error| panic!("{file}: {error}"))
-}
-
 fn object(file: &str, kind: &str) -> Value {
-    objects(file).into_iter().find(|object| object["kind"] == kind).expect(kind)
+    Manifests::of_text(&read(&format!("{FOLDER}/{file}"))).of_kind(kind).remove(0)
 }
 
 fn keys(object: &Value) -> Vec<&str> {
@@ -37,22 +28,6 @@ fn keys(object: &Value) -> Vec<&str> {
         object.as_object().expect("an object").keys().map(String::as_str).collect();
     keys.sort_unstable();
     keys
-}
-
-#[test]
-fn every_field_of_every_sample_is_one_that_its_reader_knows() {
-    for file in files() {
-        for object in objects(&file) {
-            match object["kind"].as_str().expect("a kind") {
-                "PriorityClass" => assert_eq!(through::<PriorityClass>(&object), object),
-                "Deployment" => assert_eq!(through::<Deployment>(&object), object),
-                "PodTemplate" => assert_eq!(through::<PodTemplate>(&object), object),
-                // Of other projects: the test below looks at each.
-                "CapacityBuffer" | "NodeOverlay" | "MachineDeployment" => {}
-                other => panic!("a {other} in {file} that no test looks at"),
-            }
-        }
-    }
 }
 
 /// By the types of Cluster Autoscaler (`autoscaling.x-k8s.io/v1beta1`) and Karpenter (`karpenter.sh/v1alpha1`).
@@ -72,6 +47,7 @@ fn custom_resources_have_the_fields_of_their_projects_types() {
     for requirement in overlay["spec"]["requirements"].as_array().expect("a list") {
         assert_eq!(keys(requirement), ["key", "operator", "values"]);
     }
+    assert_eq!(keys(&overlay["spec"]["capacity"]), [Names::default().gpu_resource()]);
 }
 
 #[test]
@@ -108,38 +84,22 @@ fn a_placeholder_takes_equal_parts_of_several_cards() {
     }
 }
 
-/// Karpenter reads the template itself, in which the API server lets no requests follow from limits.
 #[test]
-fn a_capacity_buffers_template_has_its_requests_written_out() {
+fn a_placeholder_makes_way_for_every_pod_and_still_has_a_node_made() {
+    // Karpenter reads the template itself, in which the API server lets no requests follow from limits.
     let template = object("capacity-buffer.yaml", "PodTemplate");
     let resources = &template["template"]["spec"]["containers"][0]["resources"];
     assert!(resources["limits"].is_object(), "{resources}");
     assert_eq!(resources["requests"], resources["limits"]);
-}
-
-/// Without a grace period the object of a preempted placeholder goes before its process. The pod that preempted it then
-/// finds the card taken and loses its place on the node, and the next placeholder may take it.
-#[test]
-fn a_placeholder_is_deleted_with_a_grace_period() {
     let deployment = object("spare-node.yaml", "Deployment");
     let pod = &deployment["spec"]["template"]["spec"];
+    // Otherwise the object of a preempted placeholder goes before its process. The pod that preempted it then finds the
+    // card taken and loses its place on the node, and the next placeholder may take it.
     assert_ne!(pod["terminationGracePeriodSeconds"], json!(0));
-}
-
-/// Cluster Autoscaler makes no node for pods whose priority is below -10, its default.
-#[test]
-fn a_placeholder_makes_way_for_every_pod_and_still_has_a_node_made() {
+    // Cluster Autoscaler makes no node for pods whose priority is below -10, its default.
     let class = object("spare-node.yaml", "PriorityClass");
     assert_eq!((&class["value"], &class["preemptionPolicy"]), (&json!(-10), &json!("Never")));
-    let deployment = object("spare-node.yaml", "Deployment");
-    let pod = &deployment["spec"]["template"]["spec"];
     assert_eq!(pod["priorityClassName"], class["metadata"]["name"]);
-}
-
-#[test]
-fn the_overlay_is_of_the_resource_that_is_shipped() {
-    let overlay = object("karpenter-node-overlay.yaml", "NodeOverlay");
-    assert_eq!(keys(&overlay["spec"]["capacity"]), [Names::default().gpu_resource()]);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! The documents name every annotation and port; the threat model and the table of symptoms name tests that exist, and
-//! symptoms in the words of the programs.
+//! The documents name every annotation and port, and the threat model tests that exist.
 
 use placement::names::{HOT_VALUE, Names, aliyun};
 
@@ -58,20 +57,6 @@ fn named_tests(text: &str) -> Vec<(&str, &str)> {
     code.filter_map(|code| code.split_once(".rs::")).collect()
 }
 
-/// A fact about a cluster is a text in its file, any other test a function.
-#[test]
-fn every_test_that_the_threat_model_names_is_there() {
-    let text = document("threat-model.md");
-    let named = named_tests(&text);
-    assert!(named.len() > 20, "{} tests", named.len());
-    for (file, test) in named {
-        let source = repository::read(&format!("{file}.rs"));
-        let is_there =
-            source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
-        assert!(is_there, "{file}.rs has no test {test}");
-    }
-}
-
 /// The rows of the tables of symptoms, without their heads.
 pub(crate) fn symptoms(text: &str) -> Vec<Vec<&str>> {
     let (_, tables) = text.split_once("\n## By symptom\n").unwrap();
@@ -91,69 +76,31 @@ fn every_symptom_says_what_to_do() {
     }
 }
 
-/// The programs' sources and what the API server is given, with line ends inside of texts taken out.
-fn texts_of_the_programs() -> String {
-    let mut texts = String::new();
-    let mut folders: Vec<std::path::PathBuf> = Vec::new();
-    for folder in ["annotator", "crates", "gpushare-device-plugin", "scheduler-extender", "deploy"]
-    {
-        folders.push(repository::root().join(folder));
-    }
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
-                folders.push(path);
-            } else if path
-                .extension()
-                .is_some_and(|extension| extension == "rs" || extension == "yaml")
-            {
-                texts += &std::fs::read_to_string(path).unwrap();
-            }
-        }
-    }
-    texts.replace("\\\n", "\n").split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-#[test]
-fn every_symptom_is_in_the_words_of_the_programs() {
-    let texts = texts_of_the_programs();
-    let text = document("troubleshoot.md");
-    for cells in symptoms(&text) {
-        for words in cells[0].split('`').skip(1).step_by(2).flat_map(|code| code.split('…')) {
-            assert!(texts.contains(words.trim()), "no program says `{words}`");
-        }
-    }
-}
-
 /// The cells of a row of a table.
 pub(crate) fn cells(row: &str) -> Vec<&str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
-/// A row has four cells, and the last names a test or says that there is none.
+/// A row has four cells, and the last names tests that are there, or says that there is none. A fact about a cluster is
+/// a text in its file, any other test a function.
 #[test]
-fn every_row_of_the_threat_model_names_a_test_or_says_that_there_is_none() {
+fn every_row_of_the_threat_model_names_a_test_or_none() {
     let text = document("threat-model.md");
-    let rows = text.lines().filter(|line| line.starts_with("| "));
-    let mut rows: Vec<Vec<&str>> = rows.map(cells).collect();
+    let mut rows: Vec<Vec<&str>> =
+        text.lines().filter(|line| line.starts_with("| ")).map(cells).collect();
     rows.retain(|cells| cells.last() != Some(&"test"));
     assert!(rows.len() > 30, "{} rows", rows.len());
     for cells in rows {
         assert_eq!(cells.len(), 4, "{cells:?}");
-        let last = cells[3];
-        assert!(last == "none" || !named_tests(last).is_empty(), "{cells:?}");
+        let named = named_tests(cells[3]);
+        assert!(cells[3] == "none" || !named.is_empty(), "{cells:?}");
+        for (file, test) in named {
+            let source = repository::read(&format!("{file}.rs"));
+            let is_there =
+                source.contains(&format!("fn {test}(")) || source.contains(&format!("\"{test}\""));
+            assert!(is_there, "{file}.rs has no test {test}");
+        }
     }
-}
-
-/// The command that lifts the policies is the one that was tried on a cluster.
-#[test]
-fn the_command_that_lifts_the_policies_is_the_tried_one() {
-    let tried = repository::read("testing/e2e/tests/it/cluster/admission_cost.rs");
-    let (_, words) = tried.split_once("const LIFT: [&str; 4] =").unwrap();
-    let words: Vec<&str> = words.split(';').next().unwrap().split('"').skip(1).step_by(2).collect();
-    let command = format!("kubectl {}", words.join(" "));
-    assert!(document("security.md").contains(&command), "{command}");
 }
 
 /// The numbers of a picture are its texts that begin with a digit.

@@ -141,17 +141,6 @@ fn every_path_in_code_is_there() {
 }
 
 #[test]
-fn no_document_holds_a_mark_of_an_unfinished_merge() {
-    for document in documents() {
-        let marked = document
-            .text
-            .lines()
-            .find(|line| line.starts_with("<<<<<<<") || line.starts_with(">>>>>>>"));
-        assert_eq!(marked, None, "{}", document.path.display());
-    }
-}
-
-#[test]
 fn every_make_target_that_is_named_exists() {
     let targets = make_targets();
     for document in documents() {
@@ -164,17 +153,4 @@ fn every_make_target_that_is_named_exists() {
             assert_eq!(unknown, None, "{}: {code}", document.path.display());
         }
     }
-}
-
-/// The checks above look at something: an empty list of paths would pass them all.
-#[test]
-fn paths_and_links_are_found() {
-    let document = Document {
-        path: PathBuf::from("docs/none.md"),
-        text: "[a](b.md#c) `deploy/none.yaml` `../deploy/x`\n```sh\ndeploy/run --flag=x # y\n```\n\
-               `gone/lib.rs` `aliyun.com/gpu-mem` `/etc/none` `deploy/NAME/x` `make none`"
-            .to_owned(),
-    };
-    assert_eq!(document.links(), ["b.md#c"]);
-    assert_eq!(document.paths(), ["deploy/none.yaml", "../deploy/x", "deploy/run", "gone/lib.rs"]);
 }

@@ -13,6 +13,9 @@ pub(crate) const PROGRAMS: [&str; 4] =
 /// Where the shipped manifests have the images: a name that no server can have.
 pub(crate) const REGISTRY: &str = "plimsoll.invalid";
 
+/// The modes whose manifests are kept.
+pub(crate) const MODES: [&str; 3] = ["external", "second", "none"];
+
 /// Where the MPS daemon is kept, which no mode has by itself.
 const MPS: &str = "tests/rendered/mps-control-daemon.yaml";
 
@@ -31,14 +34,18 @@ pub(crate) fn yaml(path: &str) -> Value {
 pub(crate) struct Manifests(Vec<Value>);
 
 impl Manifests {
-    /// Those of a `scheduler.mode`.
-    pub(crate) fn of_mode(mode: &str) -> Self {
-        Self::of_text(&read(&format!("manifests/{mode}/plimsoll.yaml")))
+    /// Those of a `scheduler.mode`, parsed once.
+    pub(crate) fn of_mode(mode: &str) -> &'static Self {
+        static ALL: LazyLock<[Manifests; 3]> = LazyLock::new(|| {
+            MODES.map(|mode| Manifests::of_text(&read(&format!("manifests/{mode}/plimsoll.yaml"))))
+        });
+        &ALL[MODES.iter().position(|known| *known == mode).expect("a mode")]
     }
 
     /// The MPS daemon and what belongs to it, with `mps.exclusive`.
-    pub(crate) fn of_mps() -> Self {
-        Self::of_text(&read(MPS))
+    pub(crate) fn of_mps() -> &'static Self {
+        static MPS_DAEMON: LazyLock<Manifests> = LazyLock::new(|| Manifests::of_text(&read(MPS)));
+        &MPS_DAEMON
     }
 
     pub(crate) fn of_text(text: &str) -> Self {
@@ -98,25 +105,27 @@ impl Manifests {
     }
 }
 
-static EXTERNAL: LazyLock<Manifests> = LazyLock::new(|| Manifests::of_mode("external"));
+fn external() -> &'static Manifests {
+    Manifests::of_mode("external")
+}
 
-pub(crate) fn objects() -> Vec<Value> {
-    EXTERNAL.objects().to_vec()
+pub(crate) fn objects() -> &'static [Value] {
+    external().objects()
 }
 
 /// The objects of one kind.
 pub(crate) fn of_kind(kind: &str) -> Vec<Value> {
-    EXTERNAL.of_kind(kind)
+    external().of_kind(kind)
 }
 
 /// The Deployment or DaemonSet of a program.
 pub(crate) fn workload(program: &str) -> Value {
-    EXTERNAL.workload(program)
+    external().workload(program)
 }
 
 /// The pod that a program's workload makes.
 pub(crate) fn pod(program: &str) -> Value {
-    EXTERNAL.pod(program)
+    external().pod(program)
 }
 
 /// The container of a program in its pod: the first, and the only one but for the device plugin's [`gpu_probe`].

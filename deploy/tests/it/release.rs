@@ -104,19 +104,6 @@ fn each_system_without_an_archive_is_named() {
 }
 
 #[test]
-fn a_chart_for_a_registry_with_a_scheme_is_not_written() {
-    let dist = TempDir::new().expect("a folder");
-    let mut command = release_command("chart", dist.path());
-    let output = command
-        .env("REGISTRY", "https://registry.example.com/plimsoll")
-        .output()
-        .expect("bash runs");
-    assert!(!output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stderr).expect("UTF-8");
-    assert!(said.starts_with("REGISTRY is https://registry.example.com/plimsoll."), "{said}");
-}
-
-#[test]
 fn the_workflow_builds_plimsoll_for_each_system_and_architecture() {
     let workflow = read(".github/workflows/release.yml");
     for (system, _, target) in SYSTEMS {

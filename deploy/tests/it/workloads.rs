@@ -1,84 +1,109 @@
-//! How each pod runs: its rights on the node, probes, resources and updates.
+//! How each pod runs: its rights on the node, probes, resources, updates and network.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
     ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ResourceQuota, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, PodTemplate, ResourceQuota, Secret, Service, ServiceAccount,
+};
 use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::manifests::{
-    Manifests, PROGRAMS, container, gpu_probe, objects, of_kind, pod, ports, read, strings,
+    MODES, Manifests, PROGRAMS, container, gpu_probe, objects, of_kind, pod, ports, read, strings,
     workload,
 };
 
 /// Parses into Kubernetes' own type and writes it again: a field that the type does not have is lost.
-pub(crate) fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let typed: T = serde_json::from_value(object.clone())
         .unwrap_or_else(|error| panic!("{error} in {object:#}"));
     serde_json::to_value(typed).unwrap()
 }
 
+/// Writes an object anew by the type of its kind.
+macro_rules! by_kind {
+    ($object:expr, [$($kind:ident),*], $other:expr) => {
+        match $object["kind"].as_str().unwrap() {
+            $(stringify!($kind) => through::<$kind>($object),)*
+            other => $other(other),
+        }
+    };
+}
+
 /// The kinds of objects that are not of Kubernetes itself.
-const OF_OTHERS: [&str; 5] =
-    ["Certificate", "Issuer", "PodMonitor", "PrometheusRule", "SecurityContextConstraints"];
+const OF_OTHERS: [&str; 8] = [
+    "CapacityBuffer",
+    "Certificate",
+    "Issuer",
+    "MachineDeployment",
+    "NodeOverlay",
+    "PodMonitor",
+    "PrometheusRule",
+    "SecurityContextConstraints",
+];
 
 /// Fails where Kubernetes knows a field of an object not.
 pub(crate) fn assert_known(manifests: &Manifests) {
     for object in manifests.objects() {
-        let known = match object["kind"].as_str().unwrap() {
-            "Namespace" => through::<Namespace>(object),
-            "ServiceAccount" => through::<ServiceAccount>(object),
-            "ConfigMap" => through::<ConfigMap>(object),
-            "ResourceQuota" => through::<ResourceQuota>(object),
-            "Service" => through::<Service>(object),
-            "NetworkPolicy" => through::<NetworkPolicy>(object),
-            "ClusterRole" => through::<ClusterRole>(object),
-            "ClusterRoleBinding" => through::<ClusterRoleBinding>(object),
-            "Role" => through::<Role>(object),
-            "RoleBinding" => through::<RoleBinding>(object),
-            "PodDisruptionBudget" => through::<PodDisruptionBudget>(object),
-            "Deployment" => through::<Deployment>(object),
-            "DaemonSet" => through::<DaemonSet>(object),
-            "FlowSchema" => through::<FlowSchema>(object),
-            "ValidatingAdmissionPolicy" => through::<ValidatingAdmissionPolicy>(object),
-            "ValidatingAdmissionPolicyBinding" => {
-                through::<ValidatingAdmissionPolicyBinding>(object)
-            }
-            "MutatingAdmissionPolicy" => through::<MutatingAdmissionPolicy>(object),
-            "MutatingAdmissionPolicyBinding" => through::<MutatingAdmissionPolicyBinding>(object),
-            other => {
-                assert!(OF_OTHERS.contains(&other), "a {other} that no test looks at");
-                continue;
-            }
+        let of_others = |kind: &str| {
+            assert!(OF_OTHERS.contains(&kind), "a {kind} that no test looks at");
+            object.clone()
         };
+        let known = by_kind!(
+            object,
+            [
+                ClusterRole,
+                ClusterRoleBinding,
+                ConfigMap,
+                DaemonSet,
+                Deployment,
+                FlowSchema,
+                MutatingAdmissionPolicy,
+                MutatingAdmissionPolicyBinding,
+                Namespace,
+                NetworkPolicy,
+                PodDisruptionBudget,
+                PodTemplate,
+                PriorityClass,
+                ResourceQuota,
+                Role,
+                RoleBinding,
+                Secret,
+                Service,
+                ServiceAccount,
+                ValidatingAdmissionPolicy,
+                ValidatingAdmissionPolicyBinding
+            ],
+            of_others
+        );
         assert_eq!(known, *object);
     }
 }
 
 #[test]
-fn every_field_of_every_manifest_is_one_that_kubernetes_knows() {
-    for mode in ["external", "second", "none"] {
-        assert_known(&Manifests::of_mode(mode));
+fn every_field_is_one_that_kubernetes_knows() {
+    for mode in MODES {
+        assert_known(Manifests::of_mode(mode));
     }
-    assert_known(&Manifests::of_mps());
-}
-
-#[test]
-fn every_field_of_the_samples_is_one_that_kubernetes_knows() {
+    assert_known(Manifests::of_mps());
+    let mut samples = vec!["descheduler/descheduler.yaml".to_owned()];
+    samples.extend(crate::autoscalers::files().iter().map(|file| format!("autoscalers/{file}")));
+    for sample in samples {
+        assert_known(&Manifests::of_text(&read(&format!("samples/{sample}"))));
+    }
     for sample in ["namespace-nodes", "scheduler-name", "tolerate-hot-nodes"] {
-        let sample = &format!("samples/{sample}.yaml");
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&read(sample)).unwrap();
-        let [policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
-        assert_eq!(through::<MutatingAdmissionPolicy>(policy), *policy);
-        assert_eq!(through::<MutatingAdmissionPolicyBinding>(binding), *binding);
+        let sample = Manifests::of_text(&read(&format!("samples/{sample}.yaml")));
+        assert_known(&sample);
+        let [policy, binding] = sample.objects() else { panic!("not a policy and its binding") };
         assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
     }
 }
@@ -92,17 +117,18 @@ fn the_sample_tolerates_the_annotators_taint() {
 
 #[test]
 fn there_is_one_workload_for_each_program_and_no_other() {
-    let mut running: Vec<_> =
-        objects().into_iter().filter(|object| object["spec"]["template"].is_object()).collect();
-    running.sort_by_key(|object| object["metadata"]["name"].to_string());
-    let names: Vec<_> =
-        running.iter().map(|object| object["metadata"]["name"].as_str().unwrap()).collect();
+    let mut names: Vec<Value> = objects()
+        .iter()
+        .filter(|object| object["spec"]["template"].is_object())
+        .map(|object| object["metadata"]["name"].clone())
+        .collect();
+    names.sort_by_key(Value::to_string);
     assert_eq!(names, PROGRAMS);
 }
 
 #[test]
 fn everything_is_labelled_and_lives_in_the_namespace() {
-    for mode in ["external", "second", "none"] {
+    for mode in MODES {
         for object in Manifests::of_mode(mode).objects() {
             let metadata = &object["metadata"];
             assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], "plimsoll", "{metadata}");
@@ -135,10 +161,9 @@ fn without_an_extender_there_is_nothing_of_it_nor_of_gpus() {
         let external = Manifests::of_mode("external").object(kind, name);
         assert!(annotator || external == *object, "{kind} {name}");
     }
-    let taints =
-        serde_json::json!([{"name": "PLIMSOLL_TAINT_HOT_NODES", "value": "PreferNoSchedule"}]);
     let mut annotator = none.workload("annotator");
     let env = annotator["spec"]["template"]["spec"]["containers"][0]["env"].take();
+    let taints = json!([{"name": "PLIMSOLL_TAINT_HOT_NODES", "value": "PreferNoSchedule"}]);
     assert_eq!(env, taints);
     let mut with_extender = workload("annotator");
     with_extender["spec"]["template"]["spec"]["containers"][0]["env"] = Value::Null;
@@ -149,83 +174,28 @@ fn without_an_extender_there_is_nothing_of_it_nor_of_gpus() {
     assert_eq!(subject["serviceAccount"]["name"], "annotator");
 }
 
-#[test]
-fn selectors_find_their_own_pods_only() {
-    for program in PROGRAMS {
-        let workload = workload(program);
-        let labels = &workload["spec"]["template"]["metadata"]["labels"];
-        let selector = &workload["spec"]["selector"]["matchLabels"];
-        assert_eq!(selector["app.kubernetes.io/name"], program);
-        for (key, value) in selector.as_object().unwrap() {
-            assert_eq!(labels[key], *value, "{program}");
-        }
-    }
-    for service in of_kind("Service") {
-        let program =
-            service["spec"]["selector"]["app.kubernetes.io/name"].as_str().unwrap().to_owned();
-        assert_eq!(
-            service["spec"]["selector"],
-            workload(&program)["spec"]["selector"]["matchLabels"]
-        );
-    }
-}
-
 /// The label by which scrapes and people tell programs apart, whatever their workloads are called.
 const COMPONENT: &str = "app.kubernetes.io/component";
 
 #[test]
-fn each_program_has_a_component_of_its_own_on_all_that_is_its() {
-    let mut components = Vec::new();
+fn selectors_and_components_are_of_one_program_each() {
+    let daemon = Manifests::of_mps().workload("mps-control-daemon");
+    let mut components = vec![daemon["spec"]["template"]["metadata"]["labels"][COMPONENT].clone()];
     for program in PROGRAMS {
-        let component = workload(program)["metadata"]["labels"][COMPONENT].clone();
-        assert!(
-            component.is_string() && !components.contains(&component),
-            "{program}: {component}"
-        );
+        let workload = workload(program);
+        let labels = &workload["spec"]["template"]["metadata"]["labels"];
+        let selector = workload["spec"]["selector"]["matchLabels"].as_object().unwrap();
+        assert_eq!(selector["app.kubernetes.io/name"], program);
+        assert!(selector.iter().all(|(key, value)| labels[key] == *value), "{program}");
+        let component = &workload["metadata"]["labels"][COMPONENT];
+        assert!(component.is_string() && !components.contains(component), "{component}");
+        assert_eq!(labels[COMPONENT], *component, "{program}");
+        components.push(component.clone());
         for object in objects() {
             if object["metadata"]["labels"]["app.kubernetes.io/name"] == program {
-                assert_eq!(object["metadata"]["labels"][COMPONENT], component, "{object:#}");
+                assert_eq!(object["metadata"]["labels"][COMPONENT], *component, "{object:#}");
             }
         }
-        let pods = &workload(program)["spec"]["template"]["metadata"]["labels"];
-        assert_eq!(pods[COMPONENT], component, "{program}");
-        components.push(component);
-    }
-    let daemon = Manifests::of_mps().workload("mps-control-daemon");
-    let of_daemon = &daemon["spec"]["template"]["metadata"]["labels"][COMPONENT];
-    assert!(of_daemon.is_string() && !components.contains(of_daemon), "{of_daemon}");
-}
-
-#[test]
-fn containers_cannot_gain_privileges_or_write_to_their_image() {
-    for container in PROGRAMS.into_iter().map(container).chain([gpu_probe()]) {
-        let (context, name) = (&container["securityContext"], &container["name"]);
-        assert_eq!(context["allowPrivilegeEscalation"], false, "{name}");
-        assert_eq!(context["readOnlyRootFilesystem"], true, "{name}");
-        assert_eq!(strings(&context["capabilities"]["drop"]), ["ALL"], "{name}");
-        assert!(
-            context["capabilities"]["add"].is_null() && context["privileged"].is_null(),
-            "{name}"
-        );
-    }
-    for program in PROGRAMS {
-        assert_eq!(
-            pod(program)["securityContext"]["seccompProfile"]["type"],
-            "RuntimeDefault",
-            "{program}"
-        );
-    }
-}
-
-#[test]
-fn only_the_device_plugin_is_root_and_only_the_exporter_is_on_the_host_network() {
-    for program in PROGRAMS {
-        let pod = pod(program);
-        let user = pod["securityContext"]["runAsUser"].as_u64();
-        assert_eq!(user == Some(0), program == "gpushare-device-plugin", "{program}");
-        assert_eq!(pod["securityContext"]["runAsNonRoot"] == true, user != Some(0), "{program}");
-        assert_eq!(pod["hostNetwork"] == true, program == "node-exporter-plus", "{program}");
-        assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null(), "{program}");
     }
 }
 
@@ -233,46 +203,38 @@ fn only_the_device_plugin_is_root_and_only_the_exporter_is_on_the_host_network()
 /// group, through the host's /proc too, which the exporter mounts.
 #[test]
 fn no_two_programs_share_a_user_or_a_group_nor_have_that_of_other_images() {
-    // 65532 is `nonroot` of distroless images, 65534 `nobody`.
-    let common = [65_532, 65_534];
+    let descheduler = Manifests::of_text(&read("samples/descheduler/descheduler.yaml"));
     for part in ["runAsUser", "runAsGroup"] {
-        let mut numbers: Vec<u64> = Vec::new();
-        for program in PROGRAMS {
-            numbers.push(pod(program)["securityContext"][part].as_u64().unwrap());
+        // 65532 is `nonroot` of distroless images, 65534 `nobody`.
+        let mut numbers: Vec<u64> = vec![65_532, 65_534];
+        let pods = PROGRAMS.map(pod).into_iter();
+        let others = [gpu_probe(), descheduler.pod("descheduler")];
+        for of in pods.chain(others).chain([crate::second_scheduler::pod_of_it()]) {
+            numbers.push(of["securityContext"][part].as_u64().unwrap());
         }
-        numbers.push(gpu_probe()["securityContext"][part].as_u64().unwrap());
-        let sample: Vec<Value> =
-            serde_saphyr::from_multiple(&read("samples/descheduler/descheduler.yaml")).unwrap();
-        let sample = sample.iter().find(|object| object["kind"] == "Deployment").unwrap();
-        let context = &sample["spec"]["template"]["spec"]["securityContext"];
-        numbers.push(context[part].as_u64().unwrap());
-        assert!(numbers.iter().all(|number| !common.contains(number)), "{part}: {numbers:?}");
-        numbers.sort_unstable();
         let count = numbers.len();
+        numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), count, "{part}: {numbers:?}");
     }
-    let prepare = &pod("node-exporter-plus")["initContainers"][0];
-    let user =
-        format!("--storage.prepare={}", pod("node-exporter-plus")["securityContext"]["runAsUser"]);
-    assert!(strings(&prepare["args"]).contains(&user), "{user}");
+    let exporter = pod("node-exporter-plus");
+    let user = format!("--storage.prepare={}", exporter["securityContext"]["runAsUser"]);
+    assert!(strings(&exporter["initContainers"][0]["args"]).contains(&user), "{user}");
 }
 
 /// A container that mounts something where the token goes gets none: Kubernetes' admission plugin ServiceAccount.
 #[test]
-fn gpu_probe_is_no_root_has_no_token_and_shares_the_plugins_socket_alone() {
+fn gpu_probe_has_no_token_and_shares_the_plugins_socket_alone() {
     let probe = gpu_probe();
-    assert_eq!(probe["securityContext"]["runAsNonRoot"], true);
     let mounts = probe["volumeMounts"].as_array().unwrap();
     let at = |path: &str| &mounts.iter().find(|mount| mount["mountPath"] == path).unwrap()["name"];
     let volumes = pod("gpushare-device-plugin")["volumes"].clone();
     let named = |name: &Value| {
         volumes.as_array().unwrap().iter().find(|volume| volume["name"] == *name).unwrap().clone()
     };
-    let token = named(at("/var/run/secrets/kubernetes.io/serviceaccount"));
-    let socket = named(at("/run/plimsoll-contexts"));
-    for volume in [token, socket] {
-        assert_eq!(volume["emptyDir"], serde_json::json!({"medium": "Memory", "sizeLimit": "1Mi"}));
+    for path in ["/var/run/secrets/kubernetes.io/serviceaccount", "/run/plimsoll-contexts"] {
+        let memory = json!({"medium": "Memory", "sizeLimit": "1Mi"});
+        assert_eq!(named(at(path))["emptyDir"], memory, "{path}");
     }
     let args = strings(&probe["args"]);
     let flag = format!("--context-probe-socket={}", args[1]);
@@ -285,18 +247,26 @@ fn gpu_probe_is_no_root_has_no_token_and_shares_the_plugins_socket_alone() {
     assert_eq!(hosts, ["all-cards"]);
 }
 
+/// Where the runtime cannot do it, what is mounted below a read-only folder stays as writable as it is on the host.
 #[test]
 fn host_folders_are_these_and_writable_only_where_something_is_written() {
     let mut found = Vec::new();
     for program in PROGRAMS {
-        let pod = pod(program);
-        let container = container(program);
+        let (pod, container) = (pod(program), container(program));
         for volume in pod["volumes"].as_array().into_iter().flatten() {
-            let Some(path) = volume["hostPath"]["path"].as_str() else { continue };
             let mounts = container["volumeMounts"].as_array().unwrap();
-            let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).unwrap();
-            let mode = if mount["readOnly"] == true { "read" } else { "write" };
-            found.push(format!("{program} {mode} {path}"));
+            let Some(mount) = mounts.iter().find(|mount| mount["name"] == volume["name"]) else {
+                continue;
+            };
+            assert!(mount["mountPropagation"].is_null(), "which excludes it: {mount}");
+            let path = volume["hostPath"]["path"].as_str();
+            let kind = volume["hostPath"]["type"].as_str().unwrap_or_default();
+            let is_read = mount["readOnly"] == true;
+            let recursive = is_read && kind.starts_with("Directory");
+            let wanted = if recursive { "IfPossible".into() } else { Value::Null };
+            assert_eq!(mount["recursiveReadOnly"], wanted, "{program}: {mount}");
+            let mode = if is_read { "read" } else { "write" };
+            found.extend(path.map(|path| format!("{program} {mode} {path}")));
         }
     }
     assert_eq!(
@@ -316,48 +286,16 @@ fn host_folders_are_these_and_writable_only_where_something_is_written() {
     );
 }
 
-/// Where the runtime cannot do it, what is mounted below such a folder stays as writable as it is on the host.
-#[test]
-fn what_is_mounted_below_a_read_only_folder_of_the_host_is_read_only_where_the_runtime_can() {
-    for program in PROGRAMS {
-        let folders = host_folders(&pod(program));
-        for mount in container(program)["volumeMounts"].as_array().unwrap() {
-            let is_read = mount["readOnly"] == true && folders.contains(&mount["name"]);
-            let wanted = if is_read { "IfPossible".into() } else { Value::Null };
-            assert_eq!(mount["recursiveReadOnly"], wanted, "{program}: {mount}");
-            assert!(mount["mountPropagation"].is_null(), "which excludes it: {mount}");
-        }
-    }
-}
-
-/// The names of a pod's volumes that are folders of the host.
-fn host_folders(pod: &Value) -> Vec<Value> {
-    let volumes = pod["volumes"].as_array().into_iter().flatten();
-    let folders = volumes.filter(|volume| {
-        let kind = volume["hostPath"]["type"].as_str();
-        kind.is_some_and(|kind| kind.starts_with("Directory"))
-    });
-    folders.map(|volume| volume["name"].clone()).collect()
-}
-
-#[test]
-fn every_container_has_requests_and_a_memory_limit() {
-    for container in PROGRAMS.into_iter().map(container).chain([gpu_probe()]) {
-        let resources = &container["resources"];
-        for amount in [
-            &resources["requests"]["cpu"],
-            &resources["requests"]["memory"],
-            &resources["limits"]["memory"],
-        ] {
-            assert!(amount.is_string(), "{}: {resources}", container["name"]);
-        }
-    }
-}
-
 /// What starts a container counts as its memory too (<https://github.com/opencontainers/runc/issues/1980>), and a
 /// kernel with pages of 64 KiB rounds up what a process takes.
 #[test]
-fn the_exporters_containers_have_12_mib_beyond_what_the_program_plans_with() {
+fn containers_have_requests_and_a_memory_limit() {
+    for container in PROGRAMS.into_iter().map(container).chain([gpu_probe()]) {
+        for amount in ["/requests/cpu", "/requests/memory", "/limits/memory"] {
+            let found = container["resources"].pointer(amount);
+            assert!(found.is_some_and(Value::is_string), "{}: {amount}", container["name"]);
+        }
+    }
     let planned = node_exporter_plus::config::Config::default().memory_limit();
     let limit = format!("{}Mi", (planned >> 20) + 12);
     let pod = pod("node-exporter-plus");
@@ -374,14 +312,9 @@ fn probes_ask_the_admin_port() {
             assert_eq!(container[probe]["httpGet"]["path"], path, "{program}");
             assert_eq!(container[probe]["httpGet"]["port"], "admin", "{program}");
         }
-        assert!(ports(program).iter().any(|(name, _)| name == "admin"), "{program}");
     }
-}
-
-#[test]
-fn on_the_host_network_the_ports_are_the_hosts() {
     for port in container("node-exporter-plus")["ports"].as_array().unwrap() {
-        assert_eq!(port["hostPort"], port["containerPort"]);
+        assert_eq!(port["hostPort"], port["containerPort"], "on the host's network");
     }
 }
 
@@ -397,7 +330,7 @@ fn each_service_targets_the_port_of_its_program() {
     for (program, wanted) in wanted {
         let service = services.iter().find(|service| service["metadata"]["name"] == program);
         let spec = &service.unwrap()["spec"];
-        assert_eq!(spec["selector"]["app.kubernetes.io/name"], program);
+        assert_eq!(spec["selector"], workload(program)["spec"]["selector"]["matchLabels"]);
         let mut of_service = spec["ports"].as_array().unwrap().iter();
         let port = of_service.find(|port| port["targetPort"] == wanted).unwrap();
         let of_program = ports(program).into_iter().find(|(name, _)| name == wanted).unwrap().1;
@@ -406,34 +339,31 @@ fn each_service_targets_the_port_of_its_program() {
 }
 
 #[test]
-fn no_update_runs_two_pods_of_one_program_side_by_side_unless_a_lease_chooses_one() {
+fn updates_and_drains_take_one_pod_at_a_time() {
+    let budgets = of_kind("PodDisruptionBudget");
+    assert_eq!(budgets.len(), 2);
     for program in PROGRAMS {
         let workload = workload(program);
         let spec = &workload["spec"];
-        match workload["kind"].as_str() {
-            Some("Deployment") => {
-                assert_eq!(spec["replicas"], 2);
-                assert_eq!(spec["strategy"]["type"], "RollingUpdate");
-                let args = strings(&container(program)["args"]);
-                assert!(args.iter().any(|arg| arg.starts_with("--lease-name=")), "{args:?}");
-            }
-            _ => assert_eq!(spec["updateStrategy"]["rollingUpdate"]["maxSurge"], 0, "{program}"),
+        if workload["kind"] == "DaemonSet" {
+            assert_eq!(spec["updateStrategy"]["rollingUpdate"]["maxSurge"], 0, "{program}");
+            continue;
         }
-    }
-}
-
-#[test]
-fn a_drain_takes_one_of_two_replicas_at_a_time() {
-    let budgets = of_kind("PodDisruptionBudget");
-    assert_eq!(budgets.len(), 2);
-    for program in ["annotator", "scheduler-extender"] {
+        assert_eq!(
+            (&spec["replicas"], &spec["strategy"]["type"]),
+            (&json!(2), &json!("RollingUpdate"))
+        );
+        let args = strings(&container(program)["args"]);
+        assert!(args.iter().any(|arg| arg.starts_with("--lease-name=")), "{args:?}");
         let budget = budgets.iter().find(|budget| budget["metadata"]["name"] == program).unwrap();
-        assert_eq!(budget["spec"]["selector"], workload(program)["spec"]["selector"]);
-        assert_eq!(budget["spec"]["maxUnavailable"], 1);
-        let unready = &budget["spec"]["unhealthyPodEvictionPolicy"];
-        assert_eq!(unready, "AlwaysAllow", "two replicas that are not ready hold up no drain");
+        // Two replicas that are not ready hold up no drain.
+        let wanted = json!({
+            "maxUnavailable": 1, "selector": spec["selector"],
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        });
+        assert_eq!(budget["spec"], wanted);
         let spread = &pod(program)["topologySpreadConstraints"][0];
-        assert_eq!(spread["labelSelector"], budget["spec"]["selector"]);
+        assert_eq!(spread["labelSelector"], spec["selector"]);
     }
 }
 
@@ -444,17 +374,13 @@ fn opened(program: &str) -> Vec<(String, Value)> {
     let spec = &policy["spec"];
     assert_eq!(spec["podSelector"], workload(program)["spec"]["selector"], "{program}");
     assert_eq!(strings(&spec["policyTypes"]), ["Ingress"], "{program}");
-    let rules = spec["ingress"].as_array().unwrap().iter();
-    rules.flat_map(ports_and_sources).collect()
-}
-
-fn ports_and_sources(rule: &Value) -> Vec<(String, Value)> {
-    let ports = rule["ports"].as_array().unwrap().clone();
-    let from = rule["from"].clone();
-    ports
-        .into_iter()
-        .map(|port| (port["port"].as_str().unwrap().to_owned(), from.clone()))
-        .collect()
+    let mut opened = Vec::new();
+    for rule in spec["ingress"].as_array().unwrap() {
+        for port in rule["ports"].as_array().unwrap() {
+            opened.push((port["port"].as_str().unwrap().to_owned(), rule["from"].clone()));
+        }
+    }
+    opened
 }
 
 #[test]
@@ -470,78 +396,67 @@ fn network_policies_open_every_port_of_a_program_and_no_other() {
 
 #[test]
 fn what_tells_of_workloads_is_open_to_those_that_ask_alone() {
-    let asking = [pods_of("scheduler-extender"), pods_of("annotator")];
-    assert_eq!(sources_of_port("annotator", "workloads"), serde_json::json!(asking));
+    let sources = |program: &str, wanted: &str| {
+        opened(program).into_iter().find(|(port, _)| port == wanted).unwrap().1
+    };
+    let pods_of = |program| json!({"podSelector": workload(program)["spec"]["selector"]});
+    let asking = json!([pods_of("scheduler-extender"), pods_of("annotator")]);
+    assert_eq!(sources("annotator", "workloads"), asking);
     // A pod's author chooses its labels, but not the name of its namespace.
-    let descheduler = &sources_of_port("scheduler-extender", "inspect")[0];
+    let descheduler = &sources("scheduler-extender", "inspect")[0];
     let pod = &descheduler["podSelector"]["matchLabels"];
     assert_eq!(pod["app.kubernetes.io/name"], "descheduler");
     let namespace = &descheduler["namespaceSelector"]["matchLabels"];
     assert_eq!(namespace["kubernetes.io/metadata.name"], "descheduler");
     for program in ["annotator", "scheduler-extender", "gpushare-device-plugin"] {
-        assert!(sources_of_port(program, "admin").is_null(), "{program}: probes and scrapes");
+        assert!(sources(program, "admin").is_null(), "{program}: probes and scrapes");
     }
-}
-
-fn sources_of_port(program: &str, wanted: &str) -> Value {
-    let found = opened(program).into_iter().find(|(port, _)| port == wanted);
-    found.unwrap().1
-}
-
-fn pods_of(program: &str) -> Value {
-    serde_json::json!({"podSelector": workload(program)["spec"]["selector"]})
 }
 
 /// The queue of the API server that each request of a program waits in, by user, verb, group and resource.
 fn queue(user: &str, verb: &str, group: &str, resource: &str) -> Option<String> {
+    let has = |list: &Value, wanted: &str| strings(list).iter().any(|name| name == wanted);
+    let account = json!({"namespace": "plimsoll", "name": user});
+    let is_about = |rule: &Value| {
+        let mut subjects = rule["subjects"].as_array().unwrap().iter();
+        let mut resources = rule["resourceRules"].as_array().unwrap().iter();
+        subjects.any(|subject| subject["serviceAccount"] == account)
+            && resources.any(|rule| {
+                has(&rule["verbs"], verb)
+                    && has(&rule["apiGroups"], group)
+                    && has(&rule["resources"], resource)
+            })
+    };
     let mut schemas = of_kind("FlowSchema");
     schemas.sort_by_key(|schema| schema["spec"]["matchingPrecedence"].as_u64());
-    let found = schemas.iter().find(|schema| {
-        let mut rules = schema["spec"]["rules"].as_array().unwrap().iter();
-        rules.any(|rule| is_about(rule, user) && covers(rule, verb, group, resource))
-    })?;
+    let mut schemas = schemas.iter();
+    let found =
+        schemas.find(|schema| schema["spec"]["rules"].as_array().unwrap().iter().any(is_about))?;
     found["spec"]["priorityLevelConfiguration"]["name"].as_str().map(str::to_owned)
-}
-
-/// Whether a rule of a flow schema is about this service account.
-fn is_about(rule: &Value, user: &str) -> bool {
-    let subjects = rule["subjects"].as_array().unwrap().iter();
-    let mut accounts = subjects.map(|subject| &subject["serviceAccount"]);
-    accounts.any(|account| account["namespace"] == "plimsoll" && account["name"] == user)
-}
-
-/// Whether a rule of a flow schema covers requests with this verb about this resource.
-fn covers(rule: &Value, verb: &str, group: &str, resource: &str) -> bool {
-    rule["resourceRules"].as_array().unwrap().iter().any(|rule| {
-        has_name(&rule["verbs"], verb)
-            && has_name(&rule["apiGroups"], group)
-            && has_name(&rule["resources"], resource)
-    })
-}
-
-fn has_name(list: &Value, wanted: &str) -> bool {
-    strings(list).iter().any(|name| name == wanted)
 }
 
 #[test]
 fn leases_and_bindings_do_not_wait_behind_the_requests_of_other_service_accounts() {
-    for program in ["annotator", "scheduler-extender"] {
-        for verb in ["get", "create", "update"] {
-            let level = queue(program, verb, "coordination.k8s.io", "leases");
-            assert_eq!(level.as_deref(), Some("leader-election"), "{program}: {verb}");
-        }
-    }
-    for (verb, resource) in [
-        ("create", "pods/binding"),
-        ("create", "pods/eviction"),
-        ("get", "pods"),
-        ("watch", "pods"),
-        ("list", "nodes"),
+    const LEASES: &str = "coordination.k8s.io";
+    const OWN: Option<&str> = Some("leader-election");
+    const HIGH: Option<&str> = Some("workload-high");
+    for (user, verb, group, resource, wanted) in [
+        ("annotator", "get", LEASES, "leases", OWN),
+        ("annotator", "create", LEASES, "leases", OWN),
+        ("annotator", "update", LEASES, "leases", OWN),
+        ("scheduler-extender", "get", LEASES, "leases", OWN),
+        ("scheduler-extender", "create", LEASES, "leases", OWN),
+        ("scheduler-extender", "update", LEASES, "leases", OWN),
+        ("scheduler-extender", "create", "", "pods/binding", HIGH),
+        ("scheduler-extender", "create", "", "pods/eviction", HIGH),
+        ("scheduler-extender", "get", "", "pods", HIGH),
+        ("scheduler-extender", "watch", "", "pods", HIGH),
+        ("scheduler-extender", "list", "", "nodes", HIGH),
+        ("annotator", "patch", "", "nodes", None),
+        ("gpushare-device-plugin", "patch", "", "pods", None),
+        ("node-exporter-plus", "get", LEASES, "leases", None),
     ] {
-        let level = queue("scheduler-extender", verb, "", resource);
-        assert_eq!(level.as_deref(), Some("workload-high"), "{verb} {resource}");
+        let level = queue(user, verb, group, resource);
+        assert_eq!(level.as_deref(), wanted, "{user}: {verb} {resource}");
     }
-    assert_eq!(queue("annotator", "patch", "", "nodes"), None);
-    assert_eq!(queue("gpushare-device-plugin", "patch", "", "pods"), None);
-    assert_eq!(queue("node-exporter-plus", "get", "coordination.k8s.io", "leases"), None);
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use clap::Parser;
 use lab::openb::args::Args;
-use lab::openb::departures::Load;
 use lab::openb::objects;
 use lab::openb::report::{Row, Table, run, run_departures};
 use lab::openb::tables::default_trace;
@@ -26,18 +25,9 @@ fn main() -> anyhow::Result<()> {
             departures(&args, &variant, &trace, &mut out)?;
             continue;
         }
-        let rows: Vec<Row> = args
-            .policies()
-            .into_iter()
-            .map(|policy| run(&variant, &trace, policy, &args.seeds.0))
-            .collect();
-        if args.json {
-            rows.iter().try_for_each(|row| {
-                writeln!(out, "{}", serde_json::to_string(row)?).map_err(anyhow::Error::from)
-            })?;
-        } else {
-            writeln!(out, "{}", Table(&rows))?;
-        }
+        let runs =
+            args.policies().into_iter().map(|name| run(&variant, &trace, name, &args.seeds.0));
+        writeln!(out, "{}", Table(&runs.collect::<Vec<Row>>()))?;
     }
     Ok(())
 }
@@ -48,20 +38,11 @@ fn departures(
     trace: &Trace,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let moves = |asked: &f64| {
-        args.moves.iter().map(|most| Load { asked: *asked, most_moves: *most }).collect::<Vec<_>>()
-    };
-    let loads: Vec<Load> = args.asked.iter().flat_map(moves).collect();
-    let runs = |policy| loads.iter().map(move |load| (policy, *load));
-    for (policy, load) in args.policies().into_iter().flat_map(runs) {
-        let row = run_departures(variant, trace, policy, &args.seeds.0, load).ok_or_else(|| {
+    for policy in args.policies() {
+        let row = run_departures(variant, trace, policy, &args.seeds.0).ok_or_else(|| {
             anyhow!("the list {variant} has no columns creation_time and deletion_time, or asks for no GPU time")
         })?;
-        if args.json {
-            writeln!(out, "{}", serde_json::to_string(&row)?)?
-        } else {
-            writeln!(out, "{row}")?
-        }
+        writeln!(out, "{row}")?;
     }
     Ok(())
 }

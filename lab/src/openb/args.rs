@@ -24,37 +24,10 @@ pub struct Args {
     /// Pods end: needs lists with creation_time and deletion_time
     #[arg(long, requires = "pods")]
     pub departures: bool,
-    /// For a pod that fits nowhere, move at most so many others by placement::gpu::fewest_moves; several: a row each
-    #[arg(
-        long,
-        requires = "departures",
-        value_name = "NUMBERS",
-        default_value = "0",
-        value_delimiter = ','
-    )]
-    pub moves: Vec<usize>,
-    /// Percent of the GPUs that pods ask for on average over time; several: a row each
-    #[arg(
-        long,
-        requires = "departures",
-        value_name = "PERCENT",
-        default_value = "110",
-        value_delimiter = ',',
-        value_parser = percent
-    )]
-    pub asked: Vec<f64>,
     /// Replay nothing: write the nodes, and the pods of the first seed until 100% of the GPUs are asked for, as objects
     /// of Kubernetes to nodes.json and pods.json in this folder. See lab/openb-live.sh
     #[arg(long, value_name = "FOLDER")]
     pub objects: Option<PathBuf>,
-    /// One JSON object a line in place of the table
-    #[arg(long)]
-    pub json: bool,
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let percent = text.parse().ok().filter(|percent: &f64| *percent >= 1.0 && *percent <= 1000.0);
-    percent.ok_or_else(|| format!("expected a percentage from 1 to 1000, found `{text}`"))
 }
 
 /// A policy.
@@ -133,18 +106,6 @@ mod tests {
 
     fn read(seeds: &str) -> clap::error::Result<Vec<u64>> {
         Args::try_parse_from(["openb", "--seeds", seeds]).map(|args| args.seeds.0)
-    }
-
-    #[test]
-    fn what_is_asked_for_is_a_percentage() {
-        let read = |asked| {
-            let words = ["openb", "--nodes", "n", "--pods", "p", "--departures", "--asked", asked];
-            Args::try_parse_from(words).map(|args| args.asked)
-        };
-        assert_eq!(read("85,95").unwrap(), [85.0, 95.0]);
-        for wrong in ["0", "-5", "NaN", "inf", "x"] {
-            assert!(read(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

@@ -13,31 +13,20 @@ use rand::{RngExt, SeedableRng};
 
 use super::arrivals::node_order;
 use super::cluster::{Cards, Node};
-use super::moves::Mover;
 use super::policies::Policy;
 use super::trace::Trace;
 
 /// The longest life, in seconds. As long passes before the figures begin, and then until the end.
 const LONGEST: u64 = 7_200;
 
-/// What is asked for, and what may be done for it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
-    /// Percent of the GPUs that pods ask for on average over time.
-    pub asked: f64,
-    /// The most pods that are moved for one that fits nowhere.
-    pub most_moves: usize,
-}
+/// Percent of the GPUs that pods ask for on average over time.
+pub const ASKED: f64 = 110.0;
 
-/// Where a pod is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Its node: a position.
-    pub node: usize,
-    /// Its kind: a position in the trace.
-    pub kind: usize,
-    /// Its cards there.
-    pub cards: Cards,
+/// Where a pod is: its node, its kind in the trace, and its cards.
+struct Place {
+    node: usize,
+    kind: usize,
+    cards: Cards,
 }
 
 /// How a run went, once the cluster was full.
@@ -47,16 +36,10 @@ pub struct Outcome {
     pub allocated: f64,
     /// Of the GPU time asked for, in percent, what was refused.
     pub refused: f64,
-    /// Pods that were moved, for each hundred that arrived.
-    pub moved: f64,
-    /// Pods that were placed by moves, for each hundred that arrived.
-    pub rescued: f64,
 }
 
-/// Runs the pods of `seed`; `None` where the list has no times, or asks for no GPU time. For a pod that fits nowhere,
-/// others are moved.
-pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Option<Outcome> {
-    let Load { asked: of_gpus, most_moves } = load;
+/// Runs the pods of `seed`; `None` where the list has no times, or asks for no GPU time.
+pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome> {
     if trace.lives.len() != trace.pods.len() {
         return None;
     }
@@ -65,7 +48,7 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Opt
         .map(|at| trace.kinds[trace.pods[at]].demand() as f64 * life(trace, at) as f64)
         .sum::<f64>()
         / trace.pods.len() as f64;
-    let between = mean / (of_gpus / 100.0 * capacity);
+    let between = mean / (ASKED / 100.0 * capacity);
     if !(between > 0.0 && between.is_finite()) {
         return None;
     }
@@ -74,8 +57,7 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Opt
     let mut nodes: Vec<Node> = order.iter().map(|at| Node::new(&trace.nodes[*at])).collect();
     let mut running: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let mut places: HashMap<usize, Place> = HashMap::new();
-    let mut mover = Mover::new(trace);
-    let (mut arrived, mut moved, mut rescued) = (0_usize, 0, 0);
+    let mut arrived = 0_usize;
     let mut time = 0.0_f64;
     let mut given = 0.0;
     let mut asked = 0.0;
@@ -102,14 +84,7 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Opt
         let counted = pod.demand() as f64 * counted as f64;
         asked += counted;
         arrived += 1;
-        let mut place = policy.place(&nodes, kind, pod);
-        if place.is_none() && most_moves > 0 {
-            let moves = mover.make_room(&mut nodes, &mut places, kind, most_moves);
-            moved += moves.unwrap_or_default();
-            rescued += usize::from(moves.is_some());
-            place = moves.and_then(|_| policy.place(&nodes, kind, pod));
-        }
-        match place {
+        match policy.place(&nodes, kind, pod) {
             Some((node, cards)) => {
                 nodes[node].put(pod, cards);
                 given += counted;
@@ -120,13 +95,7 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy, load: Load) -> Opt
         }
     }
     let whole = capacity * LONGEST as f64;
-    let of_arrived = |pods: usize| 100.0 * pods as f64 / arrived.max(1) as f64;
-    Some(Outcome {
-        allocated: 100.0 * given / whole,
-        refused: 100.0 * refused / asked,
-        moved: of_arrived(moved),
-        rescued: of_arrived(rescued),
-    })
+    Some(Outcome { allocated: 100.0 * given / whole, refused: 100.0 * refused / asked })
 }
 
 /// In seconds, 1 at least.
@@ -141,7 +110,6 @@ mod tests {
     use crate::openb::policies::best_fit::BestFit;
     use crate::openb::tables::default_trace;
 
-    const LOAD: Load = Load { asked: 110.0, most_moves: 0 };
     const NODES: &str = "cpu_milli,memory_mib,gpu,model\n64000,1000000,4,A\n64000,1000000,4,A\n";
     const PODS: &str = "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n\
         1000,1000,1,500,0,600\n1000,1000,1,1000,100,300\n";
@@ -149,15 +117,15 @@ mod tests {
     #[test]
     fn what_is_given_out_and_refused_is_what_is_asked_for() {
         let trace = Trace::read(("n", NODES), ("p", PODS)).unwrap();
-        let outcome = run(&trace, 1, &mut BestFit, LOAD).unwrap();
+        let outcome = run(&trace, 1, &mut BestFit).unwrap();
         assert!(outcome.allocated > 70.0 && outcome.allocated < 100.0, "{outcome:?}");
         let asked = outcome.allocated / (1.0 - outcome.refused / 100.0);
         assert!((asked - 110.0).abs() < 15.0, "{outcome:?}");
-        assert_eq!(run(&trace, 1, &mut BestFit, LOAD), Some(outcome));
+        assert_eq!(run(&trace, 1, &mut BestFit), Some(outcome));
     }
 
     #[test]
     fn a_list_without_times_has_no_such_run() {
-        assert_eq!(run(&default_trace().unwrap(), 1, &mut BestFit, LOAD), None);
+        assert_eq!(run(&default_trace().unwrap(), 1, &mut BestFit), None);
     }
 }

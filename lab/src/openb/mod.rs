@@ -9,7 +9,6 @@ pub mod arrivals;
 pub mod cluster;
 pub mod csv;
 pub mod departures;
-pub mod moves;
 pub mod objects;
 pub mod policies;
 pub mod replay;

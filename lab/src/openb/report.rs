@@ -1,13 +1,11 @@
-//! Figures of several seeds, as JSON and as a table.
+//! Figures of several seeds, as a table.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
-use serde::{Serialize, Serializer};
-
 use super::args::PolicyName;
-use super::departures::{self, Load, Outcome};
+use super::departures::{self, ASKED, Outcome};
 use super::policies::Policy;
 use super::policies::best_fit::BestFit;
 use super::policies::fgd::Fgd;
@@ -19,39 +17,22 @@ use super::trace::Trace;
 pub const ARRIVED: [usize; 5] = [90, 95, 100, 110, 130];
 
 /// The figures of a policy on a trace.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// The trace.
     pub variant: String,
     /// The policy.
     pub policy: &'static str,
     /// Of the GPUs, in percent, what is given out when so many percent have been asked for; the mean of the seeds.
-    #[serde(serialize_with = "two_decimals")]
     pub alloc_pct: BTreeMap<usize, f64>,
     /// Standard deviation over the seeds at 100%.
-    #[serde(serialize_with = "hundredths")]
     pub sd: f64,
     /// Percent asked for when the first pod found no place; the mean of the seeds in which one did not.
-    #[serde(serialize_with = "hundredths")]
     pub first_failure_pct: f64,
     /// Seeds.
     pub seeds: usize,
     /// The cluster's GPUs.
-    #[serde(skip)]
     pub gpus: f64,
-}
-
-fn hundredths<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value * 100.0).round() / 100.0)
-}
-
-fn two_decimals<S: Serializer>(
-    values: &BTreeMap<usize, f64>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(
-        values.iter().map(|(key, value)| (key.to_string(), (value * 100.0).round() / 100.0)),
-    )
 }
 
 /// A policy at the start of a run.
@@ -84,31 +65,18 @@ fn each_seed<T: Send>(seeds: &[u64], run: &(dyn Fn(u64) -> T + Sync)) -> Vec<T> 
 }
 
 /// The figures of a policy where pods end.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DeparturesRow {
     /// The trace.
     pub variant: String,
     /// The policy.
     pub policy: &'static str,
     /// Of the GPUs, in percent, what is given out on average over time; the mean of the seeds.
-    #[serde(serialize_with = "hundredths")]
     pub mean_alloc_pct: f64,
     /// Standard deviation of it over the seeds.
-    #[serde(serialize_with = "hundredths")]
     pub sd: f64,
     /// Of the GPU time asked for, in percent, what is refused; the mean of the seeds.
-    #[serde(serialize_with = "hundredths")]
     pub refused_pct: f64,
-    /// Percent of the GPUs that is asked for.
-    pub asked_pct: f64,
-    /// The most pods that are moved for one that fits nowhere.
-    pub most_moves: usize,
-    /// Pods that were moved, for each hundred that arrived; the mean of the seeds.
-    #[serde(serialize_with = "hundredths")]
-    pub moved_per_100_pods: f64,
-    /// Pods that were placed by moves, for each hundred that arrived; the mean of the seeds.
-    #[serde(serialize_with = "hundredths")]
-    pub placed_by_moves_per_100_pods: f64,
     /// Seeds.
     pub seeds: usize,
 }
@@ -119,45 +87,30 @@ pub fn run_departures(
     trace: &Trace,
     name: PolicyName,
     seeds: &[u64],
-    load: Load,
 ) -> Option<DeparturesRow> {
     let outcomes: Vec<Outcome> =
-        each_seed(seeds, &|seed| departures::run(trace, seed, policy(name, trace).as_mut(), load))
+        each_seed(seeds, &|seed| departures::run(trace, seed, policy(name, trace).as_mut()))
             .into_iter()
             .collect::<Option<_>>()?;
     let allocated: Vec<f64> = outcomes.iter().map(|outcome| outcome.allocated).collect();
     let refused: Vec<f64> = outcomes.iter().map(|outcome| outcome.refused).collect();
-    let moved: Vec<f64> = outcomes.iter().map(|outcome| outcome.moved).collect();
-    let rescued: Vec<f64> = outcomes.iter().map(|outcome| outcome.rescued).collect();
     Some(DeparturesRow {
         variant: variant.to_owned(),
         policy: name.name(),
         mean_alloc_pct: mean(&allocated),
         sd: deviation(&allocated),
         refused_pct: mean(&refused),
-        asked_pct: load.asked,
-        most_moves: load.most_moves,
-        moved_per_100_pods: mean(&moved),
-        placed_by_moves_per_100_pods: mean(&rescued),
         seeds: outcomes.len(),
     })
 }
 
 impl fmt::Display for DeparturesRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { variant, policy, asked_pct, mean_alloc_pct, sd, refused_pct, seeds, .. } = self;
+        let Self { variant, policy, mean_alloc_pct, sd, refused_pct, seeds } = self;
         write!(
             f,
-            "{variant:<16} {policy:<16} asked {asked_pct}%, given out {mean_alloc_pct:>6.2}% (sd {sd:.2}), refused {refused_pct:>6.2}%, {seeds} seeds"
-        )?;
-        if self.most_moves > 0 {
-            let Self { most_moves, moved_per_100_pods, placed_by_moves_per_100_pods, .. } = self;
-            write!(
-                f,
-                "; up to {most_moves} moves for a pod: {moved_per_100_pods:.2} moved and {placed_by_moves_per_100_pods:.2} placed by that of each 100"
-            )?;
-        }
-        Ok(())
+            "{variant:<16} {policy:<16} asked {ASKED}%, given out {mean_alloc_pct:>6.2}% (sd {sd:.2}), refused {refused_pct:>6.2}%, {seeds} seeds"
+        )
     }
 }
 

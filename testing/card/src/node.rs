@@ -377,21 +377,3 @@ fn scheduler(mut shipped: Value, work: &Path) -> Result<Value> {
     }
     Ok(shipped)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_shipped_extender_entries_are_asked_at_this_machine_s_address() {
-        let sources = e2e::settings::sources().unwrap();
-        let shipped = fs::read_to_string(sources.join("deploy/chart/kube-scheduler/shipped.yaml"));
-        let shipped: Value = serde_saphyr::from_str(&shipped.unwrap()).unwrap();
-        let config = scheduler(shipped, Path::new("/w")).unwrap();
-        let extenders = config["extenders"].as_array().unwrap();
-        assert_eq!(extenders[0]["urlPrefix"], "http://127.0.0.1:29100/load-aware");
-        assert_eq!(extenders[1]["urlPrefix"], "http://127.0.0.1:29100/gpushare-scheduler");
-        assert_eq!(extenders[1]["bindVerb"], "bind");
-        assert_eq!(config["clientConnection"]["kubeconfig"], "/w/kubeconfig");
-    }
-}

@@ -225,24 +225,3 @@ pub(crate) fn told_to_take(object: &Value) -> (u64, bool) {
 fn said_in(line: &str) -> Option<Value> {
     serde_json::from_str(line.splitn(4, ' ').nth(3)?).ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_program_says_is_the_json_of_its_log() {
-        let line = r#"2026-01-01T00:00:00.1Z stdout F {"held":true,"pid":1}"#;
-        assert_eq!(said_in(line), Some(json!({"held": true, "pid": 1})));
-        assert_eq!(said_in("2026-01-01T00:00:00.1Z stderr F no JSON"), None);
-        assert_eq!(said_in(""), None);
-    }
-
-    #[test]
-    fn a_pod_takes_what_its_program_is_told_to() {
-        let taken = |words| told_to_take(&pod("a", 3, words).mps().0);
-        assert_eq!(taken("hold 512 9"), (512, false));
-        assert_eq!(taken("outside hold 64 9"), (64, true));
-        assert_eq!(taken("fault"), (0, false));
-    }
-}

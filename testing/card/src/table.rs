@@ -130,36 +130,3 @@ fn shown(row: &Row) -> String {
     let took = took.as_secs_f64();
     format!("{:<13} {name} ({took:.1} s): {promise}\n{:22}{measured}", verdict.word(), "")
 }
-
-#[cfg(test)]
-mod tests {
-    use anyhow::bail;
-
-    use super::*;
-
-    fn asked(answers: Vec<Result<Answer>>) -> Table {
-        let mut table = Table::new(Duration::from_secs(1));
-        for answer in answers {
-            table.add("name", "promise", Duration::ZERO, answer);
-        }
-        table
-    }
-
-    #[test]
-    fn a_question_that_fails_is_a_row_and_makes_the_run_fail() {
-        let error = || bail!("no such pod");
-        let table = asked(vec![Ok(promise(true, "yes")), error(), Ok(figure("5"))]);
-        assert!(!table.finish(&json!({}), None).unwrap());
-        let rows = table.json(&json!({}));
-        assert_eq!(rows["rows"][1]["verdict"], "DOES NOT HOLD");
-        assert_eq!(rows["rows"][1]["measured"], "no such pod");
-        assert_eq!(rows["rows"].as_array().map(Vec::len), Some(3));
-    }
-
-    #[test]
-    fn what_was_not_asked_is_said_and_is_no_failure() {
-        let table = asked(vec![Ok(promise(true, "yes")), Ok(not_asked("FAKE"))]);
-        assert!(table.finish(&json!({}), None).unwrap());
-        assert_eq!(table.json(&json!({}))["rows"][1]["verdict"], "NOT ASKED");
-    }
-}

@@ -52,11 +52,6 @@ fn without_variables(command: clap::Command, ignored: impl Fn(&OsStr) -> bool) -
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start the embedded cluster alone, without Plimsoll's programs, to try things out with kubectl.
-    ///
-    /// An API server, kubelets that run pods in name only, and a scheduler. It prints a kubeconfig and
-    /// what to try, and goes on until Ctrl-C.
-    Sim(SimArgs),
     /// Become a program that the kernel kills when its parent process dies.
     #[command(hide = true)]
     Child(ChildArgs),
@@ -107,18 +102,6 @@ pub enum Sabotage {
     Hot,
     /// GPU pods are bound without the extender, past its ledger.
     Ledger,
-}
-
-/// Flags of `plimsoll-demo sim`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct SimArgs {
-    /// Nodes, of 8 CPUs and 32 GiB each.
-    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=1000))]
-    pub nodes: u16,
-
-    /// A scheduler-extender that the scheduler is to ask, as deploy/chart/kube-scheduler/ sets it up.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub extender: Option<String>,
 }
 
 /// Arguments of `plimsoll-demo child`.

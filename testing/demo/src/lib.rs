@@ -1,5 +1,5 @@
 //! `plimsoll-demo`: Plimsoll's four programs at work on an embedded cluster, shown on the terminal and checked by
-//! `checker` ([`run()`]); and that cluster alone, for kubectl.
+//! `checker` ([`run()`]).
 //!
 //! The programs run unchanged, as processes of their own. This crate provides what is around them: the API server,
 //! kubelets and kube-scheduler are the stand-ins of `sim`.
@@ -10,7 +10,7 @@
 //! - `scenario`: what happens, step by step.
 //! - `baseline`: the same pods in a second cluster without Plimsoll.
 //! - `checker`: counts what must never happen. It shares no code with Plimsoll.
-//! - `view`: table, log, recording and SVG of what happens.
+//! - `view`: the log of what happens.
 //! - `observer`: feeds checker, baseline and view; `run` wires all of this, `summary` prints the outcome.
 
 mod args;
@@ -22,14 +22,13 @@ mod model;
 mod observer;
 mod run;
 mod scenario;
-mod sim_command;
 mod summary;
 mod temp_dir;
 mod view;
 
 use std::process::ExitCode;
 
-pub use args::{Args, ChildArgs, Command, DemoArgs, Sabotage, SimArgs};
+pub use args::{Args, ChildArgs, Command, DemoArgs, Sabotage};
 
 /// Runs the subcommand that the command line names; without one, the demo.
 ///
@@ -38,7 +37,6 @@ pub use args::{Args, ChildArgs, Command, DemoArgs, Sabotage, SimArgs};
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         None => run::run(args.demo).await,
-        Some(Command::Sim(args)) => sim_command::run(&args).await,
         Some(Command::Child(args)) => cluster::become_child(&args),
     }
 }

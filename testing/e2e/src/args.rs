@@ -50,26 +50,3 @@ pub(crate) enum Verb {
     #[command(hide = true)]
     NodeInit(NodeInit),
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn installed_by(words: &[&str]) -> Option<Setup> {
-        match Args::try_parse_from([&["plimsoll-cluster"], words].concat()).unwrap().verb {
-            Verb::Up { install } => install,
-            Verb::Install { setup } => Some(setup),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn unless_the_tests_setup_is_named_what_is_shipped_is_installed() {
-        assert_eq!(installed_by(&["up"]), None);
-        assert_eq!(installed_by(&["up", "--install"]), Some(Setup::Shipped));
-        assert_eq!(installed_by(&["up", "--install=tested"]), Some(Setup::Tested));
-        assert_eq!(installed_by(&["install"]), Some(Setup::Shipped));
-        assert_eq!(installed_by(&["install", "tested"]), Some(Setup::Tested));
-        assert_eq!(installed_by(&["up", "--install=chart"]), Some(Setup::Chart));
-    }
-}

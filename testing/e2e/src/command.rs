@@ -107,25 +107,3 @@ fn last_lines(output: &Output) -> String {
     let lines: Vec<&str> = all.lines().collect();
     lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_failure_names_the_command_and_shows_its_output() {
-        let error = run(command("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains("sh -c") && text.contains("exit status: 3") && text.contains("why"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_wait_that_times_out_names_the_condition_and_the_last_error() {
-        let error = wait_for::<()>("the moon", Duration::ZERO, || bail!("cloudy")).unwrap_err();
-        let text = format!("{error:#}");
-        assert!(text.contains("the moon") && text.contains("cloudy"), "{text}");
-    }
-}

@@ -73,30 +73,3 @@ impl ProcTree {
         fs::rename(fresh, self.root.join(name))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of all CPUs, or of one: the line that begins with this word.
-    fn busy_and_idle(tree: &ProcTree, of: &str) -> (f64, f64) {
-        let text = fs::read_to_string(tree.root().join("stat")).unwrap();
-        let line = text.lines().find(|line| line.split_whitespace().next() == Some(of)).unwrap();
-        let fields: Vec<f64> =
-            line.split_whitespace().skip(1).map(|field| field.parse().unwrap()).collect();
-        (fields[0], fields[3])
-    }
-
-    #[test]
-    fn between_two_reads_the_share_of_busy_time_is_the_load() {
-        for (of, tolerance) in [("cpu", 0.001), ("cpu31", 0.02)] {
-            let folder = tempfile::tempdir().unwrap();
-            let mut tree = ProcTree::new(folder.path(), Load { cpu: 0.9, memory: 0.5 }).unwrap();
-            let before = busy_and_idle(&tree, of);
-            tree.advance(Duration::from_secs(1), Load { cpu: 0.25, memory: 0.5 }).unwrap();
-            let after = busy_and_idle(&tree, of);
-            let (busy, idle) = (after.0 - before.0, after.1 - before.1);
-            assert!((busy / (busy + idle) - 0.25).abs() < tolerance, "{of}: {busy} {idle}");
-        }
-    }
-}

@@ -129,21 +129,3 @@ fn alternatives(pattern: &str) -> Vec<String> {
     let (group, after) = rest.split_once(')').expect("the end of the group");
     group.split('|').map(|part| format!("{before}{part}{after}")).collect()
 }
-
-#[test]
-fn names_are_found_in_selectors_groups_and_names_by_pattern() {
-    let expression = "sum by (cluster, le) (rate(a_total{b=\"c{d}\", e=~\".+\"}[$__rate_interval])) > 0.1\n\
-        unless on (f) (g:h:i offset 10m) / {__name__=~\"x_(y|z)_total\", k=\"l\"} * 1e3";
-    let names = names(expression);
-    let labels = |labels: &[&str]| labels.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-    assert_eq!(
-        names.selectors,
-        [
-            ("a_total".to_owned(), labels(&["b", "e"])),
-            ("g:h:i".to_owned(), labels(&[])),
-            ("x_y_total".to_owned(), labels(&["k"])),
-            ("x_z_total".to_owned(), labels(&["k"])),
-        ]
-    );
-    assert_eq!(names.grouped.into_iter().collect::<Vec<_>>(), ["cluster", "f", "le"]);
-}

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use clap::Arg;
 use serde_json::Value;
 
-use super::{markdown, sentence};
+use super::{markdown, sentence, triples};
 use crate::flags::parsed;
 use crate::manifests::{PROGRAMS, container, strings};
 use crate::repository::read;
@@ -14,123 +14,49 @@ use crate::repository::read;
 const DOCUMENT: &str = "docs/configuration.md";
 
 /// Where the documents say more about a flag: a program that has it, the flag, a link.
-const MORE: [(&str, &str, &str); 42] = [
-    ("annotator", "admin-address", "[ports](metrics.md#ports)"),
-    ("annotator", "burst-interval", "[when Nodes are written](readings.md#when-nodes-are-written)"),
-    ("annotator", "dead-band", "[when Nodes are written](readings.md#when-nodes-are-written)"),
-    (
-        "annotator",
-        "exporter-ca-file",
-        "[the exporters' certificates](certificates.md#turn-on-tls-and-a-token-for-exporters)",
-    ),
-    (
-        "annotator",
-        "exporter-service",
-        "[where exporters are found](readings.md#where-exporters-are-found)",
-    ),
-    ("annotator", "lease-name", "[several annotators](operations.md#annotator-replicas)"),
-    (
-        "annotator",
-        "metrics-server",
-        "[metrics-server](readings.md#metrics-server-in-place-of-exporters)",
-    ),
-    ("annotator", "pod-use-period", "[what workloads use](readings.md#what-workloads-use)"),
-    ("annotator", "policy-file", "[the load policy](policy.md)"),
-    ("annotator", "prometheus-url", "[Prometheus](readings.md#prometheus-in-place-of-exporters)"),
-    ("annotator", "replicas-address", "[what workloads use](readings.md#what-workloads-use)"),
-    ("annotator", "taint-hot-nodes", "[the taint](operations.md#taint-hot-nodes)"),
-    ("gpushare-device-plugin", "audit-interval", "[the audit](gpu.md#the-audit)"),
-    (
-        "gpushare-device-plugin",
-        "context-probe-socket",
-        "[GPUs that CUDA cannot use](gpu.md#gpus-that-cuda-cannot-use)",
-    ),
-    ("gpushare-device-plugin", "host-root", "[when a pod ends](gpu.md#when-a-pod-ends)"),
-    (
-        "gpushare-device-plugin",
-        "idle-without-cards",
-        "[which nodes are GPU nodes](install.md#which-nodes-are-gpu-nodes)",
-    ),
-    (
-        "gpushare-device-plugin",
-        "isolation",
-        "[the share of a card](security.md#limit-gpu-memory-and-compute)",
-    ),
-    (
-        "gpushare-device-plugin",
-        "nvidia-cdi-dirs",
-        "[a pod fails on its node](troubleshoot.md#a-pod-fails-or-waits-on-its-node)",
-    ),
-    ("gpushare-device-plugin", "process-interval", "[what pods use](gpu.md#what-pods-use)"),
-    (
-        "gpushare-device-plugin",
-        "response",
-        "[the card of a container](security.md#which-gpu-a-container-sees)",
-    ),
-    ("gpushare-device-plugin", "unclaimed-pods", "[forged claims](security.md#forged-claims)"),
-    (
-        "gpushare-device-plugin",
-        "unhealthy-gpus-namespace",
-        "[a GPU node](troubleshoot.md#a-gpu-node)",
-    ),
-    ("gpushare-device-plugin", "unit-mib", "[changing the unit](operations.md#change-the-unit)"),
-    ("node-exporter-plus", "config.file", "[more values](readings.md#more-values)"),
-    ("node-exporter-plus", "host-root", "[what each pod uses](readings.md#what-each-pod-uses)"),
-    (
-        "node-exporter-plus",
-        "web.tls-cert-file",
-        "[the exporters' certificates](certificates.md#turn-on-tls-and-a-token-for-exporters)",
-    ),
-    (
-        "node-exporter-plus",
-        "web.token-file",
-        "[the bearer token](certificates.md#turn-on-tls-and-a-token-for-exporters)",
-    ),
-    (
-        "scheduler-extender",
-        "client-names",
-        "[the extender's certificates](certificates.md#make-the-extenders-certificates)",
-    ),
-    ("scheduler-extender", "crane-hot-value", "[keys on Nodes](#nodes)"),
-    ("scheduler-extender", "evict-for-cards", "[preemption](gpu.md#preemption)"),
-    (
-        "scheduler-extender",
-        "evict-outside-mps",
-        "[outside of MPS](security.md#what-mps-does-not-separate)",
-    ),
-    ("scheduler-extender", "move-for-cards", "[defragmentation](gpu.md#defragmentation)"),
-    ("scheduler-extender", "inspect-address", "[the read-only port](security.md#open-ports)"),
-    ("scheduler-extender", "inspect-host-names", "[behind an Ingress](cli.md#behind-an-ingress)"),
-    (
-        "scheduler-extender",
-        "learned-use-url",
-        "[readings without a write](readings.md#readings-without-a-write), [what workloads \
-         use](readings.md#what-workloads-use)",
-    ),
-    ("scheduler-extender", "lease-name", "[several extenders](operations.md#extender-replicas)"),
-    ("scheduler-extender", "listen-address", "[the extender entries](#kube-scheduler)"),
-    ("scheduler-extender", "policy-config-map", "[events](monitoring.md#events)"),
-    (
-        "scheduler-extender",
-        "replica-server-name",
-        "[the extender's certificates](certificates.md#make-the-extenders-certificates)",
-    ),
-    (
-        "scheduler-extender",
-        "replicas-service",
-        "[several extenders](operations.md#extender-replicas)",
-    ),
-    (
-        "scheduler-extender",
-        "shadow-policy-file",
-        "[trying a policy](operations.md#try-a-policy-without-effect)",
-    ),
-    (
-        "scheduler-extender",
-        "tls-cert-file",
-        "[the extender's certificates](certificates.md#make-the-extenders-certificates)",
-    ),
-];
+const MORE: &str = "\
+annotator admin-address [ports](metrics.md#ports)
+annotator burst-interval [when Nodes are written](readings.md#when-nodes-are-written)
+annotator dead-band [when Nodes are written](readings.md#when-nodes-are-written)
+annotator exporter-ca-file [the exporters' certificates](certificates.md#turn-on-tls-and-a-token-for-exporters)
+annotator exporter-service [where exporters are found](readings.md#where-exporters-are-found)
+annotator lease-name [several annotators](operations.md#annotator-replicas)
+annotator metrics-server [metrics-server](readings.md#metrics-server-in-place-of-exporters)
+annotator pod-use-period [what workloads use](readings.md#what-workloads-use)
+annotator policy-file [the load policy](policy.md)
+annotator prometheus-url [Prometheus](readings.md#prometheus-in-place-of-exporters)
+annotator replicas-address [what workloads use](readings.md#what-workloads-use)
+annotator taint-hot-nodes [the taint](operations.md#taint-hot-nodes)
+gpushare-device-plugin audit-interval [the audit](gpu.md#the-audit)
+gpushare-device-plugin context-probe-socket [GPUs that CUDA cannot use](gpu.md#gpus-that-cuda-cannot-use)
+gpushare-device-plugin host-root [when a pod ends](gpu.md#when-a-pod-ends)
+gpushare-device-plugin idle-without-cards [which nodes are GPU nodes](install.md#which-nodes-are-gpu-nodes)
+gpushare-device-plugin isolation [the share of a card](security.md#limit-gpu-memory-and-compute)
+gpushare-device-plugin nvidia-cdi-dirs [a pod fails on its node](troubleshoot.md#a-pod-fails-or-waits-on-its-node)
+gpushare-device-plugin process-interval [what pods use](gpu.md#what-pods-use)
+gpushare-device-plugin response [the card of a container](security.md#which-gpu-a-container-sees)
+gpushare-device-plugin unclaimed-pods [forged claims](security.md#forged-claims)
+gpushare-device-plugin unhealthy-gpus-namespace [a GPU node](troubleshoot.md#a-gpu-node)
+gpushare-device-plugin unit-mib [changing the unit](operations.md#change-the-unit)
+node-exporter-plus config.file [more values](readings.md#more-values)
+node-exporter-plus host-root [what each pod uses](readings.md#what-each-pod-uses)
+node-exporter-plus web.tls-cert-file [the exporters' certificates](certificates.md#turn-on-tls-and-a-token-for-exporters)
+node-exporter-plus web.token-file [the bearer token](certificates.md#turn-on-tls-and-a-token-for-exporters)
+scheduler-extender client-names [the extender's certificates](certificates.md#make-the-extenders-certificates)
+scheduler-extender crane-hot-value [keys on Nodes](#nodes)
+scheduler-extender evict-for-cards [preemption](gpu.md#preemption)
+scheduler-extender evict-outside-mps [outside of MPS](security.md#what-mps-does-not-separate)
+scheduler-extender move-for-cards [defragmentation](gpu.md#defragmentation)
+scheduler-extender inspect-address [the read-only port](security.md#open-ports)
+scheduler-extender inspect-host-names [behind an Ingress](cli.md#behind-an-ingress)
+scheduler-extender learned-use-url [readings without a write](readings.md#readings-without-a-write), [what workloads use](readings.md#what-workloads-use)
+scheduler-extender lease-name [several extenders](operations.md#extender-replicas)
+scheduler-extender listen-address [the extender entries](#kube-scheduler)
+scheduler-extender policy-config-map [events](monitoring.md#events)
+scheduler-extender replica-server-name [the extender's certificates](certificates.md#make-the-extenders-certificates)
+scheduler-extender replicas-service [several extenders](operations.md#extender-replicas)
+scheduler-extender shadow-policy-file [trying a policy](operations.md#try-a-policy-without-effect)
+scheduler-extender tls-cert-file [the extender's certificates](certificates.md#make-the-extenders-certificates)";
 
 /// A row: one flag of one or several programs that explain it alike.
 struct Flag {
@@ -194,8 +120,8 @@ impl Flag {
             1 => text += &format!(" The value {} changes it.", joined(&self.values)),
             _ => text += &format!(" The values {} change it.", joined(&self.values)),
         }
-        let links = MORE.iter().filter(|(program, flag, _)| self.is(program, flag));
-        let links: Vec<&str> = links.map(|(_, _, link)| *link).collect();
+        let links = triples(MORE).filter(|(program, flag, _)| self.is(program, flag));
+        let links: Vec<&str> = links.map(|(_, _, link)| link).collect();
         if !links.is_empty() {
             text += &format!(" More: {}.", links.join(", "));
         }
@@ -318,7 +244,7 @@ fn every_flag_is_in_a_table() {
 
 #[test]
 fn every_link_is_of_a_flag_that_is_there() {
-    for (program, name, _) in MORE {
+    for (program, name, _) in triples(MORE) {
         assert!(FLAGS.iter().any(|flag| flag.is(program, name)), "{program} has no --{name}");
     }
 }

@@ -121,17 +121,6 @@ fn every_program_has_its_table() {
     }
 }
 
-/// The tables are made from `Metrics::register` alone.
-#[test]
-fn a_program_registers_its_metrics_in_one_call() {
-    for program in PROGRAMS {
-        let wiring = read(&format!("{program}/src/app.rs"));
-        let calls: Vec<&str> =
-            wiring.lines().filter(|line| line.contains("context.register(")).collect();
-        assert_eq!(calls, ["    let metrics = context.register(Metrics::register);"], "{program}");
-    }
-}
-
 #[test]
 fn names_are_unique_and_those_of_counters_alone_end_in_total() {
     let mut names: Vec<String> = Vec::new();
@@ -166,25 +155,6 @@ fn documents_name_only_metrics_that_are_there() {
             assert!(unknown.is_empty(), "{}: no metric {unknown:?}", document.path.display());
         }
     }
-}
-
-#[test]
-fn a_name_of_no_metric_is_unknown() {
-    let metrics = metrics("annotator");
-    let known =
-        "rate(plimsoll_annotator_polls_total{outcome=\"ok\"}[5m]), plimsoll_annotator_pod_*";
-    assert_eq!(unknown_names(known, &metrics), [""; 0]);
-    let gone = "plimsoll_annotator_polls / plimsoll_annotator_nodes";
-    assert_eq!(unknown_names(gone, &metrics), ["plimsoll_annotator_polls"]);
-}
-
-#[test]
-fn the_last_column_is_kept_by_the_name_of_the_metric() {
-    let kept = "| `plimsoll_annotator_polls_total{gone}` | gauge | Old. | look `a{b}` |\n";
-    let row = "| `plimsoll_annotator_polls_total{outcome}` | counter | Polls of exporters, by outcome. | look `a{b}` |\n";
-    let fresh = table("annotator", kept);
-    assert!(fresh.contains(row), "{fresh}");
-    assert_eq!(table("annotator", &fresh), fresh);
 }
 
 #[test]

@@ -4,46 +4,25 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{DOCUMENTS, markdown, sentence};
+use super::{DOCUMENTS, markdown, sentence, triples};
 use crate::repository::read;
 
 /// Where the documents say more about a field: the schema, the field, a link.
-const MORE: [(&str, &str, &str); 14] = [
-    ("scheduling-policy", "demand", "[network and disk as demand](#network-and-disk-as-demand)"),
-    ("scheduling-policy", "estimates", "[estimates](#estimates)"),
-    ("scheduling-policy", "gpu.beyondUnits[]", "[beyond units](#beyond-units)"),
-    (
-        "scheduling-policy",
-        "gpu.placement",
-        "[which node and which card](gpu.md#how-a-gpu-is-chosen)",
-    ),
-    (
-        "scheduling-policy",
-        "gpu.unmanagedMemory",
-        "[memory that nobody manages](gpu.md#memory-that-nobody-manages)",
-    ),
-    ("scheduling-policy", "limits.mode", "[limits](#limits-soft-or-hard)"),
-    ("scheduling-policy", "metrics[].name", "[signals and windows](readings.md)"),
-    (
-        "scheduling-policy",
-        "metrics[].period",
-        "[when Nodes are written](readings.md#when-nodes-are-written)",
-    ),
-    (
-        "scheduling-policy",
-        "metrics[].whenMissing",
-        "[metrics that some nodes lack](#metrics-that-some-nodes-lack)",
-    ),
-    ("scheduling-policy", "namespaces[]", "[namespaces](#namespaces)"),
-    ("scheduling-policy", "nodePools[]", "[node pools](#node-pools)"),
-    ("scheduling-policy", "scoring.model", "[models](#models)"),
-    ("scheduling-policy", "scoring.scale", "[what a point is worth](#what-a-point-is-worth)"),
-    (
-        "gpu-cards",
-        "closed",
-        "[nodes that cannot start a pod](gpu.md#nodes-that-cannot-start-a-pod)",
-    ),
-];
+const MORE: &str = "\
+scheduling-policy demand [network and disk as demand](#network-and-disk-as-demand)
+scheduling-policy estimates [estimates](#estimates)
+scheduling-policy gpu.beyondUnits[] [beyond units](#beyond-units)
+scheduling-policy gpu.placement [which node and which card](gpu.md#how-a-gpu-is-chosen)
+scheduling-policy gpu.unmanagedMemory [memory that nobody manages](gpu.md#memory-that-nobody-manages)
+scheduling-policy limits.mode [limits](#limits-soft-or-hard)
+scheduling-policy metrics[].name [signals and windows](readings.md)
+scheduling-policy metrics[].period [when Nodes are written](readings.md#when-nodes-are-written)
+scheduling-policy metrics[].whenMissing [metrics that some nodes lack](#metrics-that-some-nodes-lack)
+scheduling-policy namespaces[] [namespaces](#namespaces)
+scheduling-policy nodePools[] [node pools](#node-pools)
+scheduling-policy scoring.model [models](#models)
+scheduling-policy scoring.scale [what a point is worth](#what-a-point-is-worth)
+gpu-cards closed [nodes that cannot start a pod](gpu.md#nodes-that-cannot-start-a-pod)";
 
 /// The rows of one table, as its schema is read.
 struct Rows<'a> {
@@ -93,7 +72,7 @@ impl<'a> Rows<'a> {
         if required {
             text += " Required.";
         }
-        let links = MORE.iter().filter(|(name, field, _)| *name == self.name && *field == path);
+        let links = triples(MORE).filter(|(name, field, _)| *name == self.name && *field == path);
         for (_, _, link) in links {
             text += &format!(" More: {link}.");
         }
@@ -172,7 +151,7 @@ fn required_place(object: &Value, field: &str) -> Option<usize> {
 #[test]
 fn every_link_is_of_a_field_that_is_in_a_table() {
     let documents = DOCUMENTS.map(read).concat();
-    for (schema, field, link) in MORE {
+    for (schema, field, link) in triples(MORE) {
         let start = format!("| `{field}` | ");
         let mut rows = documents.lines().filter(|line| line.starts_with(&start));
         assert!(rows.any(|row| row.contains(link)), "no table has {field} of {schema}");

@@ -13,7 +13,6 @@ use crate::world::Observation;
 /// For how long a hot value counts.
 const HOT_VALUE_ACTIVE: Step = 5 * MINUTE;
 
-#[derive(Clone)]
 pub(super) struct CranePlugin {
     rules: Rules,
     annotator: Annotator,
@@ -22,7 +21,6 @@ pub(super) struct CranePlugin {
 }
 
 /// The policy, by the place of its metrics in [`METRICS`].
-#[derive(Clone)]
 struct Rules {
     /// Metric, limit and active duration.
     limits: Vec<(usize, f64, Step)>,
@@ -85,10 +83,6 @@ impl CranePlugin {
 impl Policy for CranePlugin {
     fn hook(&self) -> Hook {
         Hook::Plugin { weight: 3 }
-    }
-
-    fn copy(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
     }
 
     fn observe(&mut self, observation: &Observation<'_>) {

@@ -19,9 +19,8 @@ const AGENT_INTERVAL: Step = MINUTE;
 /// For how long bindings are kept.
 const KEPT: Step = 5 * MINUTE;
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct TargetLoadPacking {
-    beside_resource_scores: bool,
     watcher: Watcher,
     /// By node: when pods were bound, and what each is expected to use, in thousandths of a core.
     bound: Vec<VecDeque<(Step, f64)>>,
@@ -44,10 +43,6 @@ fn points(percent: f64) -> i64 {
 }
 
 impl TargetLoadPacking {
-    pub(super) fn new(beside_resource_scores: bool) -> Self {
-        Self { beside_resource_scores, ..Self::default() }
-    }
-
     fn percent(&self, pod: &PodView, node: NodeId) -> Option<f64> {
         let [cpu, _] = self.watcher.readings(node)?;
         let end = self.watcher.polled_at;
@@ -65,12 +60,8 @@ impl Policy for TargetLoadPacking {
         Hook::Plugin { weight: 1 }
     }
 
-    fn copy(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
-    }
-
     fn keeps_resource_scores(&self) -> bool {
-        self.beside_resource_scores
+        false
     }
 
     fn observe(&mut self, observation: &Observation<'_>) {
@@ -121,7 +112,7 @@ mod tests {
     }
 
     fn observe(packing: &mut TargetLoadPacking, now: Step) {
-        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1, best_effort: 0.0 }];
+        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1 }];
         packing.observe(&Observation::of_nodes(now, &samples));
     }
 }

@@ -5,16 +5,12 @@ mod in_tree;
 mod nodes;
 mod observation;
 mod scheduler;
-mod spread;
 
-pub use self::figures::{Figures, LEVELS, Waits, minutes};
-pub use self::in_tree::InTree;
+pub use self::figures::Figures;
 use self::nodes::Nodes;
 use self::observation::Measured;
 pub use self::observation::{NodeSample, Observation, PodUse};
 use self::scheduler::Scheduler;
-use self::spread::{Burst, Probes};
-pub use self::spread::{REPLICAS, Spread, SpreadFigures, Spreads};
 use crate::cluster::{NODE_CORES, NODE_CPU, NODE_MEMORY, NODE_PODS, NodeId, zone};
 use crate::policies::{PodView, Policy};
 use crate::time::{MINUTE, Step};
@@ -42,7 +38,7 @@ struct PodState {
     bound_at: Step,
     requested_at: Step,
     ends_at: Step,
-    evictions: u8,
+    was_evicted: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,18 +85,12 @@ pub struct World {
     shares: Vec<f64>,
     samples: Vec<NodeSample>,
     counter: figures::Counter,
-    spreads: Spreads,
     finished: Vec<u32>,
 }
 
 impl World {
-    /// An empty cluster under a policy, whose weight may be another than its own.
-    pub fn new(
-        workload: &Workload,
-        in_tree: InTree,
-        policy: Box<dyn Policy>,
-        weight: Option<i64>,
-    ) -> Self {
+    /// An empty cluster under a policy.
+    pub fn new(workload: &Workload, policy: Box<dyn Policy>) -> Self {
         let seed = mix(workload.cell.code()) ^ workload.seed;
         let scale = &workload.scale;
         let absent = PodState {
@@ -109,11 +99,11 @@ impl World {
             bound_at: 0,
             requested_at: 0,
             ends_at: Step::MAX,
-            evictions: 0,
+            was_evicted: false,
         };
         Self {
             policy,
-            scheduler: Scheduler::new(in_tree, seed, weight),
+            scheduler: Scheduler::new(seed),
             nodes: Nodes::new(scale, workload.services()),
             pods: vec![absent; workload.pods.len()],
             places: Vec::new(),
@@ -123,8 +113,7 @@ impl World {
             demand: vec![0.0; scale.all_nodes()],
             shares: vec![1.0; scale.all_nodes()],
             samples: Vec::new(),
-            counter: figures::Counter::new(scale.counted_from, scale.all_nodes()),
-            spreads: Spreads::default(),
+            counter: figures::Counter::new(scale.counted_from),
             finished: Vec::new(),
         }
     }
@@ -147,12 +136,6 @@ impl World {
         };
         self.policy.observe(&Observation::new(shared.now, &self.samples, measured));
         self.place_pods(shared);
-        let scale = &shared.workload.scale;
-        if shared.now >= scale.counted_from {
-            let (nodes, policy) = (&self.nodes, &*self.policy);
-            let probes = Probes { nodes, scheduler: &self.scheduler, policy };
-            probes.count(&mut self.spreads, scale, shared.workload.apps.len(), shared.now);
-        }
     }
 
     /// The pods that ended here since the last call.
@@ -163,9 +146,7 @@ impl World {
     /// The figures at the end.
     pub fn finish(self, now: Step) -> Figures {
         let waiting = self.pods.iter().filter(|pod| pod.phase == Phase::Waiting);
-        let writes_an_hour = self.policy.writes_an_hour();
-        let figures = self.counter.finish(now, waiting.map(|pod| pod.requested_at));
-        Figures { writes_an_hour, spreads: self.spreads, ..figures }
+        self.counter.finish(now, waiting.map(|pod| pod.requested_at))
     }
 
     /// Checks that no node has more requested than it has, and that the sums are those of its pods.
@@ -238,8 +219,8 @@ impl World {
         for pod in evicted {
             self.unbind(shared, pod);
             let state = &mut self.pods[pod];
-            self.counter.evicted(state.evictions > 0);
-            state.evictions = state.evictions.saturating_add(1);
+            self.counter.evicted();
+            state.was_evicted = true;
             if view(shared.workload, pod).kind == AppKind::Job {
                 state.ends_at = Step::MAX;
             }
@@ -292,11 +273,9 @@ impl World {
         self.samples.resize(joined, NodeSample::default());
         for (node, sample) in self.samples.iter_mut().enumerate() {
             let cpu = (self.demand[node] / NODE_CORES).min(1.0);
-            let best_effort = shared.workload.batch(node, shared.now) * (1.0 - cpu);
             *sample = NodeSample {
                 up: self.nodes.is_open(node),
-                cpu: cpu + best_effort,
-                best_effort,
+                cpu,
                 memory: self.nodes.memory_used[node] as f64 / f64::from(NODE_MEMORY),
             };
         }
@@ -309,7 +288,6 @@ impl World {
         for pod in shared.arriving.0..shared.arriving.1 {
             self.ask(shared.now, pod);
         }
-        let mut burst = self.burst(shared);
         let mut due = std::mem::take(self.due_at(shared.now));
         due.sort_unstable();
         for pod in due.drain(..) {
@@ -326,33 +304,12 @@ impl World {
                 shared.now,
             );
             match found {
-                Some(node) => {
-                    self.bind(shared, &view, node);
-                    if let Some(burst) = &mut burst {
-                        burst.bound(&view, node);
-                    }
-                }
+                Some(node) => self.bind(shared, &view, node),
                 None => self.due_at(shared.now + RETRY_AFTER).push(pod),
             }
         }
         // The emptied list is kept for its memory.
         *self.due_at(shared.now) = due;
-        if let Some(burst) = burst {
-            burst.count(&mut self.spreads, shared.now);
-        }
-    }
-
-    /// The burst of a service that arrives at this step, where that counts.
-    fn burst(&self, shared: &Shared<'_>) -> Option<Burst> {
-        if shared.now < shared.workload.scale.counted_from {
-            return None;
-        }
-        let (first, end) = shared.arriving;
-        let pods: Vec<(PodView, bool)> = (first..end)
-            .map(|pod| view(shared.workload, pod))
-            .map(|pod| (pod, shared.workload.apps[pod.app].prefers_label))
-            .collect();
-        Burst::among(&pods, &self.nodes, &self.scheduler)
     }
 
     fn bind(&mut self, shared: &Shared<'_>, view: &PodView, node: NodeId) {
@@ -363,7 +320,9 @@ impl World {
         self.nodes.bind(node, view, pod.memory_used);
         self.policy.bound(view, node, now);
         let state = &mut self.pods[view.id];
-        self.counter.bound(now, node, state.requested_at);
+        if now >= workload.scale.counted_from {
+            self.counter.waited(now, state.requested_at);
+        }
         (state.node, state.phase, state.bound_at) = (node as u16, Phase::Bound, now);
         if state.ends_at == Step::MAX {
             state.ends_at = now + pod.life;
@@ -372,7 +331,7 @@ impl World {
             }
         }
         // A pod that runs when the simulation begins goes on; after an eviction it starts as any other.
-        let goes_on = pod.settled && state.evictions == 0;
+        let goes_on = pod.settled && !state.was_evicted;
         let boost = if goes_on { 1.0 } else { 0.0 };
         self.places[shared.slot_of[view.id] as usize] = Place { node: node as u16, boost };
         if !goes_on {

@@ -208,7 +208,7 @@ fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option
 }
 
 /// What a pod of this kind asks for, as its annotations would say it; `None` where it asks for no card.
-pub fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
+fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
     let cards = u32::try_from(kind.cards).ok()?;
     let card_use = CardUse { cards, exclusive: kind.milli == WHOLE, ..CardUse::default() };
     let ask = ContainerRequest {

@@ -36,8 +36,7 @@ use ports::{Ports, loopback};
 use programs::{ANNOTATOR, EXPORTER, EXTENDER, PLUGIN, Program, Programs};
 
 /// The scheduler configuration that `deploy/` ships, used with [`EXTENDER_TIMEOUT`].
-pub(crate) const SCHEDULER_CONFIG: &str =
-    include_str!("../../../../deploy/chart/kube-scheduler/shipped.yaml");
+const SCHEDULER_CONFIG: &str = include_str!("../../../../deploy/chart/kube-scheduler/shipped.yaml");
 /// Longest wait for any condition, on a machine that is busy with something else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit of an extender's answer. The shipped 500 ms are meant for release builds on a control-plane node. Here

@@ -60,23 +60,3 @@ fn hold(port: u16) -> io::Result<TcpSocket> {
 pub(super) fn loopback(port: u16) -> String {
     format!("127.0.0.1:{port}")
 }
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    #[test]
-    fn a_port_that_is_held_or_listened_on_is_passed_over_and_its_program_can_listen() {
-        let mut ports = Ports::new();
-        let first = ports.take().unwrap();
-        let second = ports.take().unwrap();
-        let last = ports.last.wrapping_sub(2);
-        let next = Ports { last, held: Vec::new() }.take().unwrap();
-        assert!(![first, second].contains(&next));
-        let _listener = TcpListener::bind(loopback(first)).unwrap();
-        let next = Ports { last, held: Vec::new() }.take().unwrap();
-        assert!(![first, second].contains(&next));
-    }
-}

@@ -2,4 +2,3 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
 mod demo;
-mod sim_command;

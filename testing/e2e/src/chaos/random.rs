@@ -46,26 +46,3 @@ impl Random {
         all
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_gives_the_published_numbers_of_splitmix64() {
-        let mut random = Random::new(1_234_567);
-        let first = [random.next(), random.next(), random.next()];
-        assert_eq!(
-            first,
-            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
-        );
-    }
-
-    #[test]
-    fn a_shuffle_keeps_everything() {
-        let mut all = Random::new(7).shuffled((0..50).collect::<Vec<u32>>());
-        assert!(!all.is_sorted());
-        all.sort_unstable();
-        assert_eq!(all, (0..50).collect::<Vec<u32>>());
-    }
-}

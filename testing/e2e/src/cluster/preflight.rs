@@ -105,22 +105,3 @@ fn install(packages: &[&str]) -> Result<()> {
 fn apt_get(arguments: &[&str]) -> Result<String> {
     run(command("apt-get").env("DEBIAN_FRONTEND", "noninteractive").args(arguments))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_full_disk_is_named_before_anything_starts() {
-        let folder = Path::new("/var/lib/plimsoll-cluster");
-        let error = enough_space(folder, NEEDED_SPACE - 1).unwrap_err().to_string();
-        assert!(error.starts_with("6.0 GiB are free for /var/lib/plimsoll-cluster"), "{error}");
-        assert!(error.contains("PLIMSOLL_CLUSTER_DIR"), "{error}");
-        enough_space(folder, NEEDED_SPACE).unwrap();
-    }
-
-    #[test]
-    fn a_folder_that_does_not_exist_yet_is_measured_by_its_parent() {
-        require_space(Path::new("/proc/self/no/such/folder")).unwrap_err();
-    }
-}

@@ -153,14 +153,6 @@ pub fn resident_kib(pid: Pid) -> Option<u64> {
     status(pid, "VmRSS:")?.split_whitespace().next()?.parse().ok()
 }
 
-/// The signals 1 to 31 that the process ignores, one bit each; SIGHUP is the lowest. `None` if the process is gone.
-///
-/// Signals from 32 on are left out: a process that glibc's `posix_spawn` started ignores those that glibc uses itself.
-pub fn ignored_signals(pid: Pid) -> Option<u64> {
-    const STANDARD: u64 = (1 << 31) - 1;
-    Some(u64::from_str_radix(&status(pid, "SigIgn:")?, 16).ok()? & STANDARD)
-}
-
 /// A field of the process's `status`.
 fn status(pid: Pid, field: &str) -> Option<String> {
     let text = fs::read_to_string(entry(pid, "status")).ok()?;
@@ -238,44 +230,4 @@ pub fn alive(pid: Pid) -> bool {
 
 fn entry(pid: Pid, name: &str) -> PathBuf {
     Path::new("/proc").join(pid.as_raw_nonzero().to_string()).join(name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_devices_path_is_found_among_joint_controllers() {
-        assert_eq!(controller_path("4:cpu,devices:/a/b:c", "devices"), Some("/a/b:c"));
-        assert_eq!(controller_path("0::/a", "devices"), None);
-        assert_eq!(controller_path("0::/a", ""), Some("/a"));
-    }
-
-    #[test]
-    fn a_process_can_read_its_own_entries() {
-        let own = rustix::process::getpid();
-        assert!(environ(own).unwrap().contains_key("PATH"));
-        assert!(
-            ticks_now()
-                .is_some_and(|now| started(own).is_some_and(|at| at <= now && runs(own, at)))
-        );
-        assert!(!runs(own, 1));
-        assert!(
-            alive(own) && started(own).is_some() && resident_kib(own).is_some_and(|kib| kib > 0)
-        );
-        assert!(!arguments(own).is_empty());
-    }
-
-    #[test]
-    fn a_process_of_runc_and_one_that_loads_its_program_have_not_begun() {
-        assert!(!is_own_program("runc:[2:INIT]\n", b"_LIBCONTAINER_INITPIPE=3\0"));
-        assert!(!is_own_program("pause\n", b""));
-        assert!(is_own_program("pause\n", b"PATH=/bin\0"));
-        assert!(has_begun(rustix::process::getpid()));
-    }
-
-    #[test]
-    fn an_empty_container_id_matches_nothing_rather_than_everything() {
-        assert!(of_container("").is_err());
-    }
 }

@@ -200,27 +200,3 @@ fn cdi_device(card: &Card) -> Value {
     let name = format!("nvidia{}", card.minor);
     json!({"name": card.uuid, "containerEdits": {"deviceNodes": [device_node(&name)]}})
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::node::spec::NODES;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn no_two_cards_of_the_cluster_share_the_eight_digits_of_a_device_id() {
-        let all: Vec<String> = NODES.iter().flat_map(of).map(|card| card.uuid).collect();
-        let short: BTreeSet<&str> = all.iter().map(|uuid| &uuid[4..12]).collect();
-        assert_eq!(short.len(), all.len());
-    }
-
-    #[test]
-    fn each_cdi_device_holds_its_own_card_and_no_other() {
-        let spec = cdi_spec(&of(&NODES[0]));
-        assert_eq!(spec["devices"][2]["containerEdits"]["deviceNodes"][0]["path"], "/dev/nvidia2");
-        assert_eq!(
-            spec["devices"][2]["containerEdits"]["deviceNodes"].as_array().map(Vec::len),
-            Some(1)
-        );
-    }
-}

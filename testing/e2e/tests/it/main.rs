@@ -61,7 +61,6 @@ const fn on_any_cluster(name: &'static str, test: fn(&TestEnv) -> Result<()>) ->
 /// All tests in the order in which they run. What is installed otherwise comes last, after Plimsoll was uninstalled.
 fn all() -> Vec<Fact> {
     [
-        cluster::nodes::FACTS,
         cluster::api_conformance::FACTS,
         cluster::kubelet_conformance::FACTS,
         cluster::scheduler_conformance::FACTS,
@@ -79,7 +78,6 @@ fn all() -> Vec<Fact> {
         gpu::processes::FACTS,
         gpu::card_evictions::FACTS,
         gpu::moves::FACTS,
-        gpu::bind_port::FACTS,
         gpu::bind_tls::FACTS,
         gpu::binding::FACTS,
         gpu::aliyun::FACTS,
@@ -90,8 +88,6 @@ fn all() -> Vec<Fact> {
         // Before a test restarts the annotator, which forgets what it has learned.
         load::learned::FACTS,
         load::many_nodes::FACTS,
-        load::in_flight::FACTS,
-        load::demand::FACTS,
         load::soft_limits::FACTS,
         load::replicas::FACTS,
         load::policies::FACTS,

@@ -53,8 +53,6 @@ pub struct Request {
     pub subresource: String,
     /// The content type, or empty.
     pub content_type: String,
-    /// Whether it accepts a table, as `kubectl get` does.
-    pub as_table: bool,
     /// The body; `Null` where it is empty or not JSON.
     pub body: Value,
 }
@@ -71,7 +69,6 @@ impl Request {
             name: String::new(),
             subresource: String::new(),
             content_type: content_type(parts),
-            as_table: accepts_table(parts),
             body: serde_json::from_slice(body).unwrap_or(Value::Null),
             path,
         };
@@ -142,11 +139,6 @@ fn content_type(parts: &Parts) -> String {
     let value = parts.headers.get(header::CONTENT_TYPE);
     let text = value.and_then(|value| value.to_str().ok()).unwrap_or("");
     text.split(';').next().unwrap_or("").trim().to_owned()
-}
-
-fn accepts_table(parts: &Parts) -> bool {
-    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("as=Table;v=v1;g=meta.k8s.io"))
 }
 
 /// Requests that the log keeps.

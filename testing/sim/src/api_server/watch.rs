@@ -16,8 +16,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::faults::Faults;
 use super::request::Request;
-use super::table::table;
-use crate::json::text;
 use crate::objects::failure::Failure;
 use crate::objects::kind::Kind;
 use crate::objects::selector::Selector;
@@ -38,8 +36,6 @@ struct Watch {
     selector: Selector,
     /// Whether the client takes bookmarks.
     bookmarks: bool,
-    /// Whether objects are sent as tables of one row.
-    as_table: bool,
     /// The version up to which events are sent or in `events`.
     version: u64,
     /// Objects that existed at the beginning, to be sent before `events`.
@@ -73,7 +69,6 @@ pub(super) fn start(
         kind,
         selector,
         bookmarks: request.flag("allowWatchBookmarks"),
-        as_table: request.as_table,
         version: 0,
         initial: VecDeque::new(),
         marks_end: false,
@@ -146,7 +141,6 @@ impl Watch {
             if let Some(event) =
                 initial.or_else(|| self.mark_end()).or_else(|| self.events.pop_front())
             {
-                let event = if self.as_table { self.with_table(event) } else { event };
                 return Some(Ok(Bytes::from(format!("{event}\n"))));
             }
             if self.over {
@@ -161,17 +155,6 @@ impl Watch {
                 return Some(Err(broken));
             }
         }
-    }
-
-    /// The event with its object as a table of one row. Bookmarks and errors stay.
-    fn with_table(&self, mut event: Value) -> Value {
-        let object = std::slice::from_ref(&event["object"]);
-        let version = text(&event["object"]["metadata"]["resourceVersion"]);
-        let is_object = matches!(text(&event["type"]), "ADDED" | "MODIFIED" | "DELETED");
-        if let Some(table) = is_object.then(|| table(self.kind, object, version)).flatten() {
-            event["object"] = table;
-        }
-        event
     }
 
     /// Waits until something changes, a bookmark is due, or the watch ends.

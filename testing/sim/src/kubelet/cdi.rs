@@ -62,31 +62,3 @@ fn devices(spec: &Value) -> Vec<(String, Value)> {
 fn named_device(kind: &str, device: &Value) -> (String, Value) {
     (format!("{kind}={}", text(&device["name"])), device.clone())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SPEC: &str = r#"{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
-        {"name": "GPU-a", "containerEdits": {"env": ["A=1=2"], "deviceNodes": [{"path": "/dev/nvidia0"}]}},
-        {"name": "GPU-b", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}]}"#;
-
-    fn specs() -> Specs {
-        let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join("nvidia.json"), SPEC).unwrap();
-        fs::write(directory.path().join("half.json"), "{").unwrap();
-        Specs::read(directory.path())
-    }
-
-    #[test]
-    fn a_named_device_adds_its_environment_and_nodes() {
-        let edits = specs().edits(&["nvidia.com/gpu=GPU-a".to_owned()]);
-        assert_eq!(edits.env, [("A".to_owned(), "1=2".to_owned())]);
-        assert_eq!(edits.devices, ["/dev/nvidia0"]);
-    }
-
-    #[test]
-    fn an_unknown_device_adds_nothing() {
-        assert_eq!(specs().edits(&["nvidia.com/gpu=GPU-c".to_owned()]), Edits::default());
-    }
-}

@@ -13,43 +13,29 @@ pub struct Kind {
     pub name: &'static str,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// What kubectl's users type, e.g. `po`.
-    pub(crate) short: &'static str,
 }
 
 /// Nodes.
 pub const NODES: Kind =
-    Kind { api_version: "v1", plural: "nodes", name: "Node", namespaced: false, short: "no" };
+    Kind { api_version: "v1", plural: "nodes", name: "Node", namespaced: false };
 /// Pods.
-pub const PODS: Kind =
-    Kind { api_version: "v1", plural: "pods", name: "Pod", namespaced: true, short: "po" };
+pub const PODS: Kind = Kind { api_version: "v1", plural: "pods", name: "Pod", namespaced: true };
 /// ConfigMaps.
-pub const CONFIG_MAPS: Kind = Kind {
-    api_version: "v1",
-    plural: "configmaps",
-    name: "ConfigMap",
-    namespaced: true,
-    short: "cm",
-};
+pub const CONFIG_MAPS: Kind =
+    Kind { api_version: "v1", plural: "configmaps", name: "ConfigMap", namespaced: true };
 /// Events.
 pub const EVENTS: Kind =
-    Kind { api_version: "v1", plural: "events", name: "Event", namespaced: true, short: "ev" };
+    Kind { api_version: "v1", plural: "events", name: "Event", namespaced: true };
 /// Events as clients of `events.k8s.io` write them. In Kubernetes these are [`EVENTS`] in another version; here they
 /// are kept apart.
-pub const WRITTEN_EVENTS: Kind = Kind {
-    api_version: "events.k8s.io/v1",
-    plural: "events",
-    name: "Event",
-    namespaced: true,
-    short: "",
-};
+pub const WRITTEN_EVENTS: Kind =
+    Kind { api_version: "events.k8s.io/v1", plural: "events", name: "Event", namespaced: true };
 /// Leases.
 pub const LEASES: Kind = Kind {
     api_version: "coordination.k8s.io/v1",
     plural: "leases",
     name: "Lease",
     namespaced: true,
-    short: "",
 };
 
 /// What metrics-server tells of nodes, as if it were installed. The real one takes no writes.
@@ -58,7 +44,6 @@ pub const NODE_METRICS: Kind = Kind {
     plural: "nodes",
     name: "NodeMetrics",
     namespaced: false,
-    short: "",
 };
 
 /// PodDisruptionBudgets. No controller fills their status in.
@@ -67,7 +52,6 @@ pub const DISRUPTION_BUDGETS: Kind = Kind {
     plural: "poddisruptionbudgets",
     name: "PodDisruptionBudget",
     namespaced: true,
-    short: "pdb",
 };
 
 /// EndpointSlices. No controller fills them in.
@@ -76,7 +60,6 @@ pub const ENDPOINT_SLICES: Kind = Kind {
     plural: "endpointslices",
     name: "EndpointSlice",
     namespaced: true,
-    short: "",
 };
 
 /// ResourceSlices. The kubelet stand-in, which has no drivers, removes none.
@@ -85,7 +68,6 @@ pub const RESOURCE_SLICES: Kind = Kind {
     plural: "resourceslices",
     name: "ResourceSlice",
     namespaced: false,
-    short: "",
 };
 
 /// Every kind served.
@@ -114,23 +96,12 @@ impl Kind {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// The version, without the group.
-    pub(crate) fn version(self) -> &'static str {
-        self.api_version.rsplit('/').next().unwrap_or_default()
-    }
-
     /// The plural with its group, as messages name it: `leases.coordination.k8s.io`.
     pub(crate) fn qualified(self) -> String {
         match self.group() {
             "" => self.plural.to_owned(),
             group => format!("{}.{group}", self.plural),
         }
-    }
-
-    /// The path under which its objects are served, without a slash at the end.
-    pub(crate) fn root(self) -> String {
-        let root = if self.group().is_empty() { "api" } else { "apis" };
-        format!("/{root}/{}", self.api_version)
     }
 
     /// The kind that an object's `kind` and `apiVersion` name, if it is served.

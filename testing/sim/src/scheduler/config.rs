@@ -138,28 +138,3 @@ fn duration<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Duratio
     let parsed: SignedDuration = text.parse().map_err(serde::de::Error::custom)?;
     Duration::try_from(parsed).map_err(serde::de::Error::custom)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHIPPED: &str = include_str!("../../../../deploy/chart/kube-scheduler/shipped.yaml");
-
-    #[test]
-    fn the_shipped_configuration_is_read_and_ignorable_extenders_are_last() {
-        let config = SchedulerConfig::from_yaml(SHIPPED).unwrap().at("127.0.0.1:1");
-        let [cards, load] = config.extenders.as_slice() else { panic!("{config:?}") };
-        assert_eq!(cards.url_prefix, "http://127.0.0.1:1/gpushare-scheduler");
-        assert_eq!((cards.bind_verb.as_str(), load.bind_verb.as_str()), ("bind", ""));
-        assert_eq!([&*cards.preempt_verb, &*load.preempt_verb], ["preempt"; 2]);
-        assert_eq!(cards.managed_resources[0].name, "aliyun.com/gpu-mem");
-        assert!(load.ignorable && load.managed_resources.is_empty());
-        assert_eq!((load.weight, load.http_timeout), (1, Duration::from_millis(500)));
-    }
-
-    #[test]
-    fn an_extender_that_expects_whole_nodes_is_refused() {
-        let text = "extenders: [{urlPrefix: \"http://x/y\", filterVerb: filter}]";
-        assert!(matches!(SchedulerConfig::from_yaml(text), Err(ConfigError::WholeNodes(_))));
-    }
-}

@@ -26,37 +26,7 @@ async fn call(sim: &Sim, method: Method, path: &str, body: Value) -> Answer {
     Answer { code, body }
 }
 
-async fn get(sim: &Sim, path: &str) -> Answer {
-    call(sim, Method::GET, path, Value::Null).await
-}
-
-fn names(list: &Value) -> Vec<&str> {
-    let items = list["items"].as_array().unwrap();
-    items.iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
-}
-
 const NODE: &str = "/api/v1/nodes/worker-1";
-
-#[tokio::test]
-async fn clients_find_out_what_is_served() {
-    let sim = Sim::start().await.unwrap();
-    assert_eq!(get(&sim, "/version").await.body["minor"], "36");
-    assert_eq!(get(&sim, "/api").await.body["versions"], json!(["v1"]));
-    let groups = get(&sim, "/apis").await.body;
-    let mut groups = groups["groups"].as_array().unwrap().iter();
-    assert!(
-        groups
-            .any(|group| { group["preferredVersion"]["groupVersion"] == "coordination.k8s.io/v1" })
-    );
-    let group = get(&sim, "/apis/coordination.k8s.io/v1").await.body;
-    assert_eq!(group["resources"][0]["name"], "leases");
-    let core = get(&sim, "/api/v1").await.body;
-    assert_eq!(core["resources"][0]["name"], "nodes");
-    let pages = get(&sim, "/openapi/v3").await.body;
-    let page = pages["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap();
-    assert!(get(&sim, page).await.body["paths"]["/api/v1/pods/{name}"]["patch"].is_object());
-    assert_eq!(get(&sim, "/apis/apps/v1").await.code, 404);
-}
 
 #[tokio::test]
 async fn every_request_is_logged() {
@@ -105,43 +75,6 @@ async fn a_strategic_patch_that_is_not_understood_changes_nothing() {
     let answer = send(&sim, Method::PATCH, NODE, kind, &patch).await;
     assert_eq!(answer.status(), 400);
     assert_eq!(sim.node("worker-1").unwrap(), before);
-}
-
-#[tokio::test]
-async fn lists_select_by_field_label_and_namespace() {
-    let sim = Sim::start().await.unwrap();
-    sim.put(pod("a").on("worker-1").label("app", "web"));
-    sim.put(pod("b").on("worker-2").label("app", "web"));
-    sim.put(pod("c").in_namespace("other").on("worker-1"));
-    let all = get(&sim, "/api/v1/pods").await.body;
-    assert_eq!(names(&all), ["a", "b", "c"]);
-    assert_eq!(all["kind"], "PodList");
-    let field = get(&sim, "/api/v1/pods?fieldSelector=spec.nodeName%3Dworker-1").await.body;
-    assert_eq!(names(&field), ["a", "c"]);
-    let path = "/api/v1/namespaces/default/pods?labelSelector=app%3Dweb&fieldSelector=spec.nodeName!%3Dworker-1";
-    assert_eq!(names(&get(&sim, path).await.body), ["b"]);
-}
-
-#[tokio::test]
-async fn a_table_is_given_where_kubectl_asks_for_one_and_carries_the_objects() {
-    let sim = Sim::start().await.unwrap();
-    let stored = sim.put(node("worker-1"));
-    for path in [NODE, "/api/v1/nodes", "/api/v1/nodes?watch=1&timeoutSeconds=0"] {
-        let table = table_of(&sim, path).await;
-        assert_eq!((&table["kind"], &table["rows"][0]["object"]), (&json!("Table"), &stored));
-    }
-    // kubectl prints name and age of others by itself.
-    assert_eq!(table_of(&sim, "/api/v1/configmaps").await["kind"], "ConfigMapList");
-}
-
-/// What kubectl is answered.
-async fn table_of(sim: &Sim, path: &str) -> Value {
-    let request = sim::http_client().unwrap().get(format!("{}{path}", sim.url()));
-    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-    let answer = request.header("accept", table).send().await.unwrap();
-    // Of a watch, the one event that there is.
-    let body: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
-    if body["type"] == "ADDED" { body["object"].clone() } else { body }
 }
 
 #[tokio::test]

@@ -144,24 +144,3 @@ async fn pods_of_one_name_in_two_namespaces_are_two_pods() {
 fn ids(world: &World, namespace: &str) -> sim::kubelet::Ids {
     world.kubelet.devices().ids(PodKey::new(namespace, "same"), "main")
 }
-
-#[tokio::test]
-async fn a_kubelet_that_restarts_without_its_plugin_offers_nothing_and_keeps_running_pods() {
-    let root = tempfile::tempdir().unwrap();
-    let mut world = world(root.path()).await;
-    world.sim.put(pod("runs").asking(UNIT, 1).on(NODE));
-    world.phase("runs", "Running").await;
-    world.plugin.kill();
-    world.allocatable("0").await;
-    world.kubelet.restart().await.unwrap();
-    let seen = world.sim.until("no capacity", |sim| {
-        (sim.node(NODE)?["status"]["capacity"][UNIT] == "0").then_some(())
-    });
-    seen.await.unwrap();
-    world.sim.put(pod("late").asking(UNIT, 1).on(NODE));
-    world.phase("late", "Failed").await;
-    world.plugin.start().await.unwrap();
-    world.allocatable("4").await;
-    world.phase("runs", "Running").await;
-    assert_eq!(world.started(), ["runs"]);
-}

@@ -3,7 +3,6 @@
 
 mod api;
 mod binding;
-mod client;
 mod conformance;
 mod kubelet;
 mod scheduler;

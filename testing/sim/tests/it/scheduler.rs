@@ -18,8 +18,6 @@ struct LoggingExtender {
     calls: Arc<Mutex<Vec<String>>>,
     /// The nodes that Filter rejects.
     rejects: Arc<Mutex<Vec<String>>>,
-    /// The error of Bind.
-    bind_error: Arc<Mutex<String>>,
     /// Bind waits for this.
     bind_after: Option<Arc<Notify>>,
 }
@@ -83,7 +81,7 @@ async fn bind(State(extender): State<LoggingExtender>, Json(args): Json<Value>) 
     if let Some(bind_after) = &extender.bind_after {
         bind_after.notified().await;
     }
-    Json(json!({"Error": extender.bind_error.lock().unwrap().clone()}))
+    Json(json!({"Error": ""}))
 }
 
 fn config(address: &str, binds: bool) -> SchedulerConfig {
@@ -186,26 +184,6 @@ async fn a_pod_that_no_node_takes_has_a_condition_and_an_event() {
     assert_eq!(self::event(&sim, "Scheduled").await["message"], json!(message));
 }
 
-#[tokio::test]
-async fn a_second_failure_is_counted_in_the_same_event() {
-    let sim = with_nodes().await;
-    let extender = LoggingExtender::default();
-    extender.rejects.lock().unwrap().extend(["a", "b", "c"].map(str::to_owned));
-    let address = extender.start().await;
-    let (_scheduler, _decisions) = Scheduler::start(&sim, config(&address, false)).unwrap();
-    sim.put(pod("p").asking(GPU, 1));
-    event(&sim, "FailedScheduling").await;
-    sim.delete(sim::NODES, "", "a");
-    let seen = sim.until("the second failure", |sim| {
-        sim.list(EVENTS).into_iter().find(|event| {
-            event["message"].as_str().is_some_and(|message| message.starts_with("0/2 nodes"))
-        })
-    });
-    let event = seen.await.unwrap();
-    assert!(event["count"].as_u64() >= Some(2), "{event}");
-    assert_eq!(sim.list(EVENTS).len(), 1);
-}
-
 /// Waits for an Event of this reason.
 async fn event(sim: &Sim, reason: &str) -> Value {
     sim.until(reason, |sim: &Sim| {
@@ -213,20 +191,6 @@ async fn event(sim: &Sim, reason: &str) -> Value {
     })
     .await
     .unwrap()
-}
-
-#[tokio::test]
-async fn a_failed_bind_is_tried_again_from_filter() {
-    let sim = with_nodes().await;
-    let extender = LoggingExtender::default();
-    *extender.bind_error.lock().unwrap() = "no card".to_owned();
-    let address = extender.start().await;
-    let (_scheduler, mut decisions) = Scheduler::start(&sim, config(&address, true)).unwrap();
-    sim.put(pod("p").asking(GPU, 1));
-    for _ in 0..2 {
-        assert_eq!(decisions.recv().await.unwrap().outcome, Ok("c".to_owned()));
-    }
-    assert_eq!(extender.calls()[..3], ["filter p", "prioritize p", "bind p"]);
 }
 
 #[tokio::test]
@@ -241,24 +205,4 @@ async fn without_its_extender_a_pod_is_scheduled_only_where_that_is_ignorable() 
     config.extenders[0].ignorable = true;
     let (_scheduler, mut decisions) = Scheduler::start(&sim, config).unwrap();
     assert!(decisions.recv().await.unwrap().outcome.is_ok());
-}
-
-#[tokio::test]
-async fn a_pod_of_another_scheduler_is_left_to_be_bound_by_hand() {
-    let sim = with_nodes().await;
-    let (_scheduler, mut decisions) = Scheduler::start(&sim, SchedulerConfig::default()).unwrap();
-    put_pod_for(&sim, "theirs", "by-hand");
-    put_pod_for(&sim, "named", "default-scheduler");
-    sim.put(pod("unnamed").asking(GPU, 1));
-    for ours in ["named", "unnamed"] {
-        assert_eq!(decisions.recv().await.unwrap().pod, ours);
-    }
-    assert_eq!(node_of(&sim, "theirs"), None);
-    assert_eq!(sim.pod("default", "theirs").unwrap()["status"], json!({"phase": "Pending"}));
-}
-
-fn put_pod_for(sim: &Sim, name: &str, scheduler: &str) {
-    let mut pod: Value = pod(name).asking(GPU, 1).into();
-    pod["spec"]["schedulerName"] = scheduler.into();
-    sim.put(pod);
 }

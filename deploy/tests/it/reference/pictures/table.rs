@@ -54,18 +54,3 @@ pub(super) fn numbers(text: &str) -> Vec<f64> {
 fn digits(text: &str) -> usize {
     text.bytes().take_while(u8::is_ascii_digit).count()
 }
-
-#[test]
-fn numbers_are_found_in_a_cell() {
-    assert_eq!(numbers("420,914 (24.9)"), [420_914.0, 24.9]);
-    assert_eq!(numbers("0.70, 0.65, **446**."), [0.7, 0.65, 446.0]);
-    assert_eq!(numbers("–"), [0.0; 0]);
-}
-
-#[test]
-fn a_table_is_found_by_its_first_heading() {
-    let page = "text\n\n| a | b |\n|---|---|\n| 1 | |\n\n| b | c |\n|---|---|\n| x | 1,000 |\n";
-    let rows = table(page, "b");
-    assert_eq!((rows.len(), rows[0].cell("b"), rows[0].numbers("c")), (1, "x", vec![1000.0]));
-    assert_eq!(table(page, "a")[0].cell("b"), "");
-}

@@ -1,22 +1,17 @@
-//! Tests of the operators' command as a person runs it: by kubectl and its own port-forward. Each fault that `doctor`
-//! is to find is seeded, found, and taken away again.
+//! Tests of the operators' command as a person runs it: by kubectl and its own port-forward. Faults that show in what
+//! other programs write are seeded, found by `doctor`, and taken away again; `cli` tries each check with recorded
+//! facts.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::Node;
 use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
-use e2e::kernel::processes::{self, Pid};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
-use crate::support::pods::{
-    BINDING, bound, create, gpu_container, idle_container, pod, unschedulable,
-};
+use crate::support::pods::{BINDING, bound, create, gpu_container, pod, unschedulable};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
@@ -27,32 +22,18 @@ pub(crate) const FACTS: &[Fact] = &[
     )
     .takes(30)
     .smoke(),
-    on_our_nodes("doctor_finds_a_second_kube_scheduler_without_the_extender", one_of_two).takes(30),
     on_our_nodes("doctor_finds_a_configuration_that_an_upgrade_has_taken_out", after_upgrade)
         .takes(120),
-    on_our_nodes("doctor_finds_a_certificate_that_ends_within_the_given_days", certificate)
-        .takes(20),
-    on_our_nodes("doctor_finds_that_kube_scheduler_sends_whole_nodes", whole_nodes).takes(120),
-    on_our_nodes("doctor_finds_a_kubelet_whose_clock_is_off", clock).takes(20),
     on_our_nodes("doctor_finds_silent_exporters", silent_exporters).takes(150),
     on_our_nodes("doctor_finds_a_second_writer_of_readings", second_writer).takes(40),
-    on_our_nodes("doctor_finds_a_missing_role_binding", missing_right).takes(30),
-    on_our_nodes("doctor_finds_an_admission_policy_that_only_audits", audited).takes(30),
-    on_our_nodes("doctor_finds_a_runtime_that_honours_nvidia_visible_devices", honouring_runtime)
-        .takes(20),
     on_our_nodes("doctor_finds_a_missing_cdi_specification", missing_cdi).takes(90),
     on_our_nodes("doctor_finds_a_unit_that_is_too_small", small_unit).takes(180),
-    on_our_nodes("doctor_finds_another_device_plugin_on_the_cards", other_plugin).takes(30),
-    on_our_nodes("doctor_finds_a_gpu_node_without_the_device_plugin", gpu_node).takes(20),
-    on_our_nodes("doctor_finds_programs_of_several_versions", versions).takes(20),
 ];
 
 /// What a check needs to see of a change: an event, a metric, a log.
 const SEEN: Duration = Duration::from_secs(240);
 const SYSTEM: &str = "kube-system";
 const PLUGIN: &str = "daemonset/gpushare-device-plugin";
-/// Where `plimsoll scheduler enable` puts the configuration, below a node's root.
-const SCHEDULER_FOLDER: &str = "etc/kubernetes/plimsoll";
 
 /// What the command prints, with kubectl's configuration and no address. `doctor` ends with 1 where it finds a fault,
 /// and with 3 where something is not known.
@@ -69,33 +50,29 @@ fn json(env: &TestEnv, words: &[&str]) -> Result<Value> {
 }
 
 /// The findings of one check.
-fn findings(env: &TestEnv, check: &str, flags: &[&str]) -> Result<Vec<Value>> {
-    let report = json(env, &[&["doctor", "--only", check], flags].concat())?;
+fn findings(env: &TestEnv, check: &str) -> Result<Vec<Value>> {
+    let report = json(env, &["doctor", "--only", check])?;
     report["findings"].as_array().cloned().context("no findings")
 }
 
 /// Waits until a check finds this, and says what to do.
 fn finds(env: &TestEnv, check: &str, level: &str, text: &str) -> Result<()> {
     wait_for(&format!("doctor to find {text:?}"), SEEN, || {
-        finds_now(env, check, level, text).map(Some)
+        let found = findings(env, check)?;
+        let fitting = found.iter().find(|finding| {
+            finding["level"] == level
+                && finding["what"].as_str().is_some_and(|what| what.contains(text))
+        });
+        let fitting = fitting.with_context(|| format!("{found:?}"))?;
+        ensure!(fitting["todo"].is_string(), "{fitting}");
+        Ok(Some(()))
     })
-}
-
-fn finds_now(env: &TestEnv, check: &str, level: &str, text: &str) -> Result<()> {
-    let found = findings(env, check, &[])?;
-    let fitting = found.iter().find(|finding| {
-        finding["level"] == level
-            && finding["what"].as_str().is_some_and(|what| what.contains(text))
-    });
-    let fitting = fitting.with_context(|| format!("{found:?}"))?;
-    ensure!(fitting["todo"].is_string(), "{fitting}");
-    Ok(())
 }
 
 /// Waits until a check finds no fault.
 fn is_well(env: &TestEnv, check: &str) -> Result<()> {
     wait_for(&format!("{check} to be well again"), SEEN, || {
-        let found = findings(env, check, &[])?;
+        let found = findings(env, check)?;
         let faults: Vec<&Value> =
             found.iter().filter(|finding| finding["level"] == "fail").collect();
         ensure!(faults.is_empty(), "{faults:?}");
@@ -119,16 +96,6 @@ fn seeded(
 
 fn kubectl(env: &TestEnv, words: &[&str]) -> Result<()> {
     env.cluster()?.kubectl_run(words).map(drop)
-}
-
-/// Creates or changes an object from a file of its own.
-fn apply(env: &TestEnv, object: &Value) -> Result<()> {
-    let file = env.cluster()?.settings().state.join("doctor-object.json");
-    fs::write(&file, object.to_string())?;
-    kubectl(
-        env,
-        &["apply", "--server-side", "--force-conflicts", "--filename", &file.to_string_lossy()],
-    )
 }
 
 fn healthy(env: &TestEnv) -> Result<()> {
@@ -164,32 +131,6 @@ fn reports(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// A pod as that of another control-plane node, which waits so that it runs nothing.
-fn one_of_two(env: &TestEnv) -> Result<()> {
-    let second = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "kube-scheduler-second", "namespace": SYSTEM, "labels": {"component": "kube-scheduler"}},
-        "spec": {
-            "schedulingGates": [{"name": "plimsoll.dev/test"}],
-            "containers": [{"name": "kube-scheduler", "image": "none", "command": ["kube-scheduler", "--leader-elect=true"]}],
-        },
-    });
-    seeded(
-        env,
-        "kube-scheduler",
-        || apply(env, &second),
-        || {
-            finds(
-                env,
-                "kube-scheduler",
-                "fail",
-                "no --config, so it does not ask the extender (1 of 2 schedulers)",
-            )
-        },
-        || kubectl(env, &["-n", SYSTEM, "delete", "pod", "kube-scheduler-second"]),
-    )
-}
-
 /// kubeadm writes the manifest anew, and leaves the note of where `enable` has run.
 fn after_upgrade(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
@@ -207,89 +148,6 @@ fn after_upgrade(env: &TestEnv) -> Result<()> {
         },
         || finds(env, "kube-scheduler", "fail", "though `enable` has run there"),
         || install::enable_scheduler(cluster, Setup::Tested),
-    )
-}
-
-/// The certificates of the tests are good for a year.
-fn certificate(env: &TestEnv) -> Result<()> {
-    let found = findings(env, "certificate", &["--certificate-days", "400"])?;
-    let warned = found.iter().any(|finding| {
-        let what = finding["what"].as_str().unwrap_or_default();
-        finding["level"] == "warn" && what.contains("of Secret scheduler-extender-tls ends in")
-    });
-    ensure!(warned, "{found:?}");
-    is_well(env, "certificate")
-}
-
-/// The configurations on the control-plane node.
-fn configurations(node: &Node) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(node.path(SCHEDULER_FOLDER))? {
-        let path = entry?.path();
-        let is_config = path.extension().is_some_and(|it| it == "yaml") && !path.is_symlink();
-        files.extend(is_config.then_some(path));
-    }
-    Ok(files)
-}
-
-/// Replaces a text in them, and has kube-scheduler start with that.
-fn reconfigure(env: &TestEnv, from: &str, to: &str) -> Result<()> {
-    let node = env.cluster()?.nodes().first().context("no node")?;
-    for file in configurations(node)? {
-        let text = fs::read_to_string(&file)?;
-        fs::write(&file, text.replace(from, to))?;
-    }
-    let scheduler = processes_of_scheduler(env)?;
-    processes::kill_all(&scheduler)?;
-    wait_for("kube-scheduler to run again", SEEN, || {
-        let now = processes_of_scheduler(env)?;
-        Ok((!now.is_empty() && now != scheduler).then_some(()))
-    })
-}
-
-fn processes_of_scheduler(env: &TestEnv) -> Result<Vec<Pid>> {
-    let id = "--output=jsonpath={.items[0].status.containerStatuses[0].containerID}";
-    let words = ["-n", SYSTEM, "get", "pod", "-l", "component=kube-scheduler", id];
-    let id = env.cluster()?.kubectl_run(&words)?;
-    processes::of_container(id.trim().rsplit('/').next().unwrap_or_default())
-}
-
-fn whole_nodes(env: &TestEnv) -> Result<()> {
-    let [capable, not] = ["nodeCacheCapable: true", "nodeCacheCapable: false"];
-    seeded(
-        env,
-        "kube-scheduler",
-        || {
-            reconfigure(env, capable, not)?;
-            create(env, pod("asked-about", &[idle_container("main")]))
-        },
-        || finds(env, "requests", "fail", "nodeCacheCapable is false"),
-        || reconfigure(env, not, capable),
-    )
-}
-
-/// A kubelet writes its own time into its Lease, again and again: of one that was not renewed for long nothing is said.
-fn clock(env: &TestEnv) -> Result<()> {
-    let renew = || {
-        let early = Timestamp::now() - SignedDuration::from_secs(100);
-        let lease = json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": "late-clock", "namespace": "kube-node-lease"},
-            "spec": {"holderIdentity": "late-clock", "renewTime": format!("{early:.6}")},
-        });
-        apply(env, &lease)
-    };
-    seeded(
-        env,
-        "clocks",
-        renew,
-        || {
-            wait_for("doctor to find the late clock", SEEN, || {
-                renew()?;
-                finds_now(env, "clocks", "fail", "late-clock: its clock is -1").map(Some)
-            })
-        },
-        || kubectl(env, &["-n", "kube-node-lease", "delete", "lease", "late-clock"]),
     )
 }
 
@@ -323,7 +181,7 @@ fn second_writer(env: &TestEnv) -> Result<()> {
             env,
             &["annotate", "node", node, "--overwrite", "--field-manager=crane", &reading],
         )?;
-        let found = findings(env, "writers", &[])?;
+        let found = findings(env, "writers")?;
         let told = found.iter().any(|finding| {
             finding["what"].as_str().is_some_and(|what| what.contains("crane (1 node)"))
         });
@@ -333,71 +191,6 @@ fn second_writer(env: &TestEnv) -> Result<()> {
     // The annotator's next write makes the reading its own again.
     kubectl(env, &["annotate", "node", node, "--field-manager=crane", &format!("{metric}-")])?;
     is_well(env, "writers")
-}
-
-fn missing_right(env: &TestEnv) -> Result<()> {
-    let cluster = env.cluster()?;
-    let binding = ["get", "clusterrolebinding", "plimsoll-annotator", "--output=json"];
-    let mut saved: Value = serde_json::from_str(&cluster.kubectl_run(&binding)?)?;
-    for field in ["resourceVersion", "uid", "creationTimestamp", "managedFields"] {
-        saved["metadata"].as_object_mut().context("no metadata")?.remove(field);
-    }
-    seeded(
-        env,
-        "rights",
-        || kubectl(env, &["delete", "clusterrolebinding", "plimsoll-annotator"]),
-        || finds(env, "rights", "fail", "annotator may not list nodes"),
-        || apply(env, &saved),
-    )
-}
-
-fn audited(env: &TestEnv) -> Result<()> {
-    let binding =
-        ["patch", "validatingadmissionpolicybinding", "plimsoll-claims", "--type=merge", "--patch"];
-    let actions = |action: &str| json!({"spec": {"validationActions": [action]}}).to_string();
-    let [audit, deny] = ["Audit", "Deny"].map(actions);
-    seeded(
-        env,
-        "admission",
-        || kubectl(env, &[&binding[..], &[&audit]].concat()),
-        || finds(env, "admission", "fail", "binding plimsoll-claims is Audit, not Deny"),
-        || kubectl(env, &[&binding[..], &[&deny]].concat()),
-    )
-}
-
-/// The GPU operator's DaemonSet, on no node.
-fn honouring_runtime(env: &TestEnv) -> Result<()> {
-    let name = "nvidia-container-toolkit-daemonset";
-    let labels = json!({"app": name});
-    let container = json!({
-        "name": "toolkit", "image": "none",
-        "env": [{"name": "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED", "value": "true"}],
-    });
-    let set = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {"nodeSelector": {"plimsoll.dev/test": "none"}, "containers": [container]},
-            },
-        },
-    });
-    seeded(
-        env,
-        "runtime",
-        || apply(env, &set),
-        || {
-            finds(
-                env,
-                "runtime",
-                "fail",
-                "honours NVIDIA_VISIBLE_DEVICES of unprivileged containers",
-            )
-        },
-        || kubectl(env, &["-n", NAMESPACE, "delete", "daemonset", name]),
-    )
 }
 
 fn missing_cdi(env: &TestEnv) -> Result<()> {
@@ -423,60 +216,5 @@ fn small_unit(env: &TestEnv) -> Result<()> {
             kubectl(env, &["-n", "plimsoll", "set", "env", PLUGIN, "PLIMSOLL_UNIT_MIB-"])?;
             kubectl(env, &["-n", "plimsoll", "rollout", "status", PLUGIN, "--timeout=400s"])
         },
-    )
-}
-
-/// NVIDIA's resource on a node with cards of ours.
-fn other_plugin(env: &TestEnv) -> Result<()> {
-    let node = env.cluster()?.nodes().last().context("no node")?.name();
-    let patch = ["patch", "node", node, "--subresource=status", "--type=merge", "--patch"];
-    let amounts = |amount: &Value| {
-        let both = json!({"nvidia.com/gpu": amount});
-        json!({"status": {"capacity": both, "allocatable": both}}).to_string()
-    };
-    let [four, none] = [json!("4"), Value::Null].map(|amount| amounts(&amount));
-    seeded(
-        env,
-        "other-plugins",
-        || kubectl(env, &[&patch[..], &[&four]].concat()),
-        || finds(env, "other-plugins", "fail", &format!("{node} (nvidia.com/gpu: 4)")),
-        || kubectl(env, &[&patch[..], &[&none]].concat()),
-    )
-}
-
-/// A node with GPU Feature Discovery's label alone.
-fn gpu_node(env: &TestEnv) -> Result<()> {
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": "fake-gpu-node", "labels": {"nvidia.com/gpu.present": "true"}},
-        "spec": {"unschedulable": true},
-    });
-    seeded(
-        env,
-        "gpu-nodes",
-        || apply(env, &node),
-        || finds(env, "gpu-nodes", "warn", "without Plimsoll's device plugin: fake-gpu-node"),
-        || kubectl(env, &["delete", "node", "fake-gpu-node"]),
-    )
-}
-
-/// A pod as of an upgrade that has not ended, which waits so that it runs nothing.
-fn versions(env: &TestEnv) -> Result<()> {
-    let labels =
-        json!({"app.kubernetes.io/name": "annotator", "app.kubernetes.io/part-of": "plimsoll"});
-    let old = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": "annotator-old", "namespace": install::NAMESPACE, "labels": labels},
-        "spec": {
-            "schedulingGates": [{"name": "plimsoll.dev/test"}],
-            "containers": [{"name": "annotator", "image": "none/annotator:0.0.1"}],
-        },
-    });
-    seeded(
-        env,
-        "versions",
-        || apply(env, &old),
-        || finds(env, "versions", "warn", "annotator 0.0.1"),
-        || kubectl(env, &["-n", install::NAMESPACE, "delete", "pod", "annotator-old"]),
     )
 }

@@ -1,4 +1,4 @@
-//! Tests of the cluster itself: its nodes, its likeness to the stand-ins of other tests, what it refuses, a second
+//! Tests of the cluster itself: its likeness to the stand-ins of other tests, what it refuses, a second
 //! scheduler, an upgrade by kubeadm, the chart, and the removal of Plimsoll.
 
 pub(crate) mod admission;
@@ -10,7 +10,6 @@ pub(crate) mod kubeadm_upgrade;
 pub(crate) mod kubelet_conformance;
 pub(crate) mod migration;
 pub(crate) mod monitoring;
-pub(crate) mod nodes;
 pub(crate) mod scheduler_conformance;
 pub(crate) mod second_scheduler;
 pub(crate) mod uninstall;

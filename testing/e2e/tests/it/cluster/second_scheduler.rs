@@ -4,14 +4,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use e2e::Node;
 use e2e::cluster::install::{self, Setup};
 use e2e::command::wait_for;
-use e2e::quantity;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use serde_json::{Value, json};
 
 use super::uninstall::scheduler_is_as_before;
@@ -19,8 +16,8 @@ use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
 use crate::support::card_audit::{audit_exactly, claim};
 use crate::support::pods::{
-    BINDING, START, bound, create, get, gpu_container, idle_container, is_unschedulable, list,
-    message, name, node, phase, pod, running, runs, typed,
+    BINDING, START, bound, create, get, gpu_container, idle_container, list, message, name, phase,
+    pod, running, runs, typed,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -35,11 +32,6 @@ pub(crate) const FACTS: &[Fact] = &[
         without_the_line,
     )
     .takes(30),
-    on_our_nodes(
-        "two_schedulers_that_race_for_a_nodes_last_cpu_leave_one_pod_running_and_one_waiting",
-        last_cpu,
-    )
-    .takes(40),
     on_our_nodes(
         "a_gpu_pod_that_the_providers_scheduler_binds_ends_once_and_is_not_made_again",
         ends_once,
@@ -206,56 +198,6 @@ fn without_the_line(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// How often the race is run: both schedulers may see each other's pod in time.
-const ROUNDS: usize = 3;
-const RACERS: [(&str, &str); 2] = [("by-theirs", "default-scheduler"), ("by-ours", NAME)];
-
-fn last_cpu(env: &TestEnv) -> Result<()> {
-    let cluster = env.cluster()?;
-    let host = cluster.nodes().last().context("no node")?;
-    beside(env, || {
-        let mut lost = 0;
-        for _ in 0..ROUNDS {
-            // Each fits alone, and both do not.
-            let each = free_cpu(env, host)? * 6 / 10;
-            let raced = race(env, host, each);
-            let sets = RACERS.map(|(name, _)| name);
-            let delete = ["-n", NAMESPACE, "delete", "replicaset", "--ignore-not-found"];
-            cluster.kubectl_run(&[&delete[..], &sets].concat())?;
-            env.delete_all_pods()?;
-            lost += raced?;
-        }
-        env.figure("races_for_the_last_cpu_that_ended_a_pod", format!("{lost} of {ROUNDS}"));
-        Ok(())
-    })
-}
-
-/// Has both schedulers give away the same CPU, and returns how many pods the kubelet turned down.
-fn race(env: &TestEnv, host: &Node, millicores: u64) -> Result<usize> {
-    let user = Caller::administrator(env)?;
-    for (name, scheduler) in RACERS {
-        let mut set = replica_set(name, idle_container("main"));
-        let spec = &mut set["spec"]["template"]["spec"];
-        spec["schedulerName"] = json!(scheduler);
-        spec["nodeSelector"] = json!({"kubernetes.io/hostname": host.name()});
-        spec["containers"][0]["resources"] = json!({"requests": {"cpu": format!("{millicores}m")}});
-        user.done(env, Verb::Create, SETS, &set)?;
-    }
-    let pods = wait_for("one pod to run and one to wait", START, || {
-        let pods = list(env)?;
-        let ran = pods.iter().filter(|pod| runs(pod)).count();
-        let waits = pods.iter().filter(|pod| node(pod).is_none() && is_unschedulable(pod)).count();
-        ensure!(ran < 2, "two pods run, which need more CPU than the node has");
-        Ok((ran == 1 && waits == 1).then_some(pods))
-    })?;
-    let ended: Vec<&Pod> = pods.iter().filter(|pod| phase(pod) == "Failed").collect();
-    for pod in &ended {
-        ensure!(message(pod).starts_with("OutOfcpu"), "{}: {}", name(pod), message(pod));
-    }
-    ensure!(ended.len() <= 1, "{} pods ended in one race", ended.len());
-    Ok(ended.len())
-}
-
 /// A ReplicaSet of one pod with this container.
 fn replica_set(name: &str, container: Value) -> Value {
     let labels = json!({"app": name});
@@ -265,31 +207,6 @@ fn replica_set(name: &str, container: Value) -> Value {
         "metadata": {"name": name},
         "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
     })
-}
-
-/// What no pod of the node requests, in thousandths of a CPU.
-fn free_cpu(env: &TestEnv, host: &Node) -> Result<u64> {
-    let nodes: Api<NodeObject> = Api::all(env.client());
-    let status = env.block_on(nodes.get(host.name()))?.status.context("no status")?;
-    let all = status.allocatable.and_then(|all| millicores(&all.get("cpu")?.0));
-    let pods: Api<Pod> = Api::all(env.client());
-    let there = ListParams::default().fields(&format!("spec.nodeName={}", host.name()));
-    let mut requested = 0;
-    for pod in env.block_on(pods.list(&there))? {
-        for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
-            let requests = container.resources.as_ref().and_then(|it| it.requests.as_ref());
-            let cpu = requests.and_then(|requests| requests.get("cpu"));
-            requested += cpu.map_or(Some(0), |cpu| millicores(&cpu.0)).context("a quantity")?;
-        }
-    }
-    all.context("no CPU")?.checked_sub(requested).context("more requested than there is")
-}
-
-fn millicores(text: &str) -> Option<u64> {
-    match text.strip_suffix('m') {
-        Some(thousandths) => thousandths.parse().ok(),
-        None => quantity::whole(text)?.checked_mul(1000),
-    }
 }
 
 fn ends_once(env: &TestEnv) -> Result<()> {

@@ -1,9 +1,7 @@
-//! Tests of the exporter's signals beside CPU and memory, and of its memory limit.
+//! Tests of the exporter's components for real GPU nodes, and of its memory limit.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -21,10 +19,7 @@ use crate::support::pods::{processes_of, restarts, statuses};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("the_exporter_reports_the_usage_of_the_hosts_file_systems", file_systems).takes(1),
-    on_our_nodes("the_exporter_reports_the_use_of_each_card", cards).takes(17),
     on_our_nodes("the_api_server_accepts_every_component_for_real_gpu_nodes", components).takes(6),
-    on_our_nodes("a_hanging_file_system_delays_no_sample", hanging_file_system).takes(14),
     on_our_nodes(
         "a_day_of_samples_and_a_thousand_scrapes_fit_the_shipped_memory_limit",
         day_of_samples,
@@ -33,8 +28,6 @@ pub(crate) const FACTS: &[Fact] = &[
 ];
 
 const PROGRAM: &str = "node-exporter-plus";
-/// The limit for two samples, at the shipped interval of 10 s, on a busy host.
-const SAMPLES: Duration = Duration::from_secs(120);
 /// The limit for the start of an exporter. The kubelet waits before it starts a killed one again.
 const STARTED: Duration = Duration::from_secs(300);
 /// The largest memory limit that the shipped manifest may have, in bytes.
@@ -49,57 +42,6 @@ const FILE: &str = "/run/plimsoll/node-exporter-plus.samples";
 const USER: &str = "64953:64953";
 /// The ConfigMap with the exporter's configuration, which `testing/e2e/deploy/day-of-signals` mounts.
 const CONFIG: &str = "day-of-signals";
-
-/// Nodes have the root file system of this host, so the usage is the one that the kernel reports here. Where it
-/// changes, a sample shows it some seconds later.
-fn file_systems(env: &TestEnv) -> Result<()> {
-    for node in env.cluster()?.nodes() {
-        wait_for(&format!("the usage of {}'s file systems", node.name()), SAMPLES, || {
-            let statistics = statistics(node)?;
-            let usage = value(&statistics, "fs_root_usage_active").context("no fs_root_usage")?;
-            let expected = used_percent()?;
-            ensure!((usage - expected).abs() < 2.0, "{}: {usage}, not {expected}", node.name());
-            ensure!(statistics.contains_key("fs_usage_active"), "the node has no fs_usage");
-            Ok(Some(()))
-        })?;
-    }
-    Ok(())
-}
-
-/// The usage of this host's root file system, as `df` shows it.
-fn used_percent() -> Result<f64> {
-    let space = rustix::fs::statvfs("/")?;
-    let used = (space.f_blocks - space.f_bfree) as f64;
-    Ok(100.0 * used / (used + space.f_bavail as f64))
-}
-
-fn cards(env: &TestEnv) -> Result<()> {
-    let node = &env.cluster()?.nodes()[1];
-    set_card_use(node, 60, 4096)?;
-    // The driver's script may change in the middle of a sample.
-    let reported = wait_for("the exporter to report the busy card", SAMPLES, || {
-        reports_the_busy_card(node, &statistics(node)?).map(Some)
-    });
-    set_card_use(node, 0, 0)?;
-    reported
-}
-
-fn reports_the_busy_card(node: &Node, statistics: &BTreeMap<String, Value>) -> Result<()> {
-    let expected = [
-        ("gpu_2_usage_active", 60.0),
-        ("gpu_2_mem_usage_active", 25.0),
-        ("gpu_2_healthy_active", 1.0),
-        ("gpu_0_usage_active", 0.0),
-        ("gpu_usage_active", 15.0),
-        ("gpu_mem_usage_active", 6.25),
-    ];
-    for (name, wanted) in expected {
-        ensure!(value(statistics, name) == Some(wanted), "{name} is not {wanted}: {statistics:?}");
-    }
-    let card = &statistics["gpu_2_usage_active"]["instance"];
-    ensure!(*card == node.cards()[2].uuid, "{card}");
-    Ok(())
-}
 
 /// Sets what the driver reports of the node's third card: the utilisation in percent and the used memory in MiB.
 pub(crate) fn set_card_use(node: &Node, utilisation: u64, used_mib: u64) -> Result<()> {
@@ -131,49 +73,6 @@ fn components(env: &TestEnv) -> Result<()> {
         ensure!(volumes.iter().any(|volume| volume["name"] == "exporter"), "{name}: no secrets");
     }
     Ok(())
-}
-
-/// Mounts a FUSE file system whose server answers no request, so that a call of `statfs` never returns.
-fn hanging_file_system(env: &TestEnv) -> Result<()> {
-    const MOUNT_POINT: &str = "/var/lib/plimsoll-node/hangs";
-    let node = &env.cluster()?.nodes()[1];
-    let exporter = process(&pod_on(env, node)?)?;
-    fs::create_dir_all(node.path(MOUNT_POINT))?;
-    let script = format!(
-        "exec 3<>/dev/fuse; busybox mount -i -t fuse \
-         -o fd=3,rootmode=40755,user_id=0,group_id=0,allow_other /dev/fuse {MOUNT_POINT} && exec cat"
-    );
-    let server = node.command("sh")?.args(["-c", &script]).stdin(Stdio::piped()).spawn()?;
-    let outcome = mount_is_visible_and_samples_go_on(node, exporter, MOUNT_POINT);
-    end(server)?;
-    node.run(&["umount", "--lazy", MOUNT_POINT])?;
-    outcome
-}
-
-/// Ends the file system's server, which reads its standard input. The kernel then fails the waiting calls.
-fn end(mut server: Child) -> Result<()> {
-    drop(server.stdin.take());
-    server.wait().map(drop).context("the server of the file system does not end")
-}
-
-fn mount_is_visible_and_samples_go_on(node: &Node, exporter: Pid, place: &str) -> Result<()> {
-    wait_for("the mount to reach the exporter", SAMPLES, || {
-        Ok(processes::mounts(exporter)?.contains(&format!("/host{place}")).then_some(()))
-    })?;
-    let asked = node.run(&["timeout", "1", "stat", "--file-system", place]);
-    ensure!(asked.is_err(), "the file system answers: {asked:?}");
-    for _ in 0..2 {
-        let known = newest_sample(node)?;
-        wait_for("a new sample", SAMPLES, || Ok((newest_sample(node)? != known).then_some(())))?;
-    }
-    Ok(())
-}
-
-/// The time of the newest sample.
-fn newest_sample(node: &Node) -> Result<String> {
-    let statistics = statistics(node)?;
-    let time = statistics.get("mem_usage_active").and_then(|value| value["timestamp"].as_str());
-    time.map(str::to_owned).context("no sample")
 }
 
 fn day_of_samples(env: &TestEnv) -> Result<()> {
@@ -293,8 +192,4 @@ fn process(pod: &Pod) -> Result<Pid> {
         .into_iter()
         .filter(|pid| processes::arguments(*pid).first().is_some_and(|p| p.ends_with(PROGRAM)));
     named.next().context("the exporter does not run")
-}
-
-fn value(statistics: &BTreeMap<String, Value>, name: &str) -> Option<f64> {
-    statistics.get(name)?["value"].as_f64()
 }

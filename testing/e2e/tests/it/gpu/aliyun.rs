@@ -1,5 +1,5 @@
 //! Tests with what belongs to Aliyun's gpushare: its pods' specs, what its tool `kubectl inspect gpushare` makes of
-//! Nodes and Pods, a ResourceQuota, and the ConfigMap of unhealthy cards.
+//! Nodes and Pods, and the ConfigMap of unhealthy cards.
 //!
 //! The tool's Go module cannot be fetched, so [`Inspected`] stands in: it reads what `cmd/inspect` of
 //! gpushare-device-plugin reads, and nothing else.
@@ -24,11 +24,11 @@ use crate::support::extender_client::{inspected_by_each, used_units};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
 use crate::support::offers::offered;
 use crate::support::pods::{
-    BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable, gated,
+    BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable,
     gpu_container, gpu_containers, list, node, on_node, phase, pod, process_of, units,
     unschedulable,
 };
-use crate::{Fact, on_any_cluster, on_our_nodes};
+use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
@@ -38,7 +38,6 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(9),
     on_our_nodes("pods_that_aliyuns_extender_bound_count_on_every_card_until_they_end", mixed)
         .takes(1),
-    on_any_cluster("a_resource_quota_holds_the_units_of_a_namespace", quota).takes(1),
     on_our_nodes("unhealthy_cards_go_to_aliyuns_configmap_and_come_from_it", unhealthy_map)
         .takes(17),
 ];
@@ -210,45 +209,6 @@ pub(crate) fn aliyuns_annotations(card_units: u64, units: u64, assigned: bool) -
 
 fn new_pod(name: &str, units: u64) -> Value {
     on_fake_nodes(pod(name, &[gpu_container("main", units)]))
-}
-
-/// The API server counts a pod's requests when it is made, wherever it will be.
-fn quota(env: &TestEnv) -> Result<()> {
-    let quotas = format!("/api/v1/namespaces/{NAMESPACE}/resourcequotas");
-    let caller = Caller::administrator(env)?;
-    let quota = json!({
-        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpu-memory"},
-        "spec": {"hard": {format!("requests.{GPU}"): "5"}},
-    });
-    caller.done(env, Verb::Create, &quotas, &quota)?;
-    let path = format!("{quotas}/gpu-memory");
-    let tried = held(env, &caller, &path);
-    let removed = env.remove(&path);
-    tried.and(removed)
-}
-
-fn held(env: &TestEnv, caller: &Caller, quota: &str) -> Result<()> {
-    wait_for("the quota to be counted", FOLLOWED, || {
-        let request = http::Request::get(quota).body(Vec::new())?;
-        let found: Value = env.block_on(env.client().request(request))?;
-        Ok(found["status"]["hard"].is_object().then_some(()))
-    })?;
-    let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-    // The API server admits by a cache, which may not have the counted quota yet.
-    wait_for("the quota to be in force", FOLLOWED, || {
-        let dry = format!("{pods}?dryRun=All");
-        let (status, _) = caller.call(env, Verb::Create, &dry, &waiting("beyond", 6))?;
-        Ok((status == 403).then_some(()))
-    })?;
-    caller.done(env, Verb::Create, &pods, &waiting("within", 3))?;
-    let (status, answer) = caller.call(env, Verb::Create, &pods, &waiting("beyond", 3))?;
-    let message = answer["message"].as_str().unwrap_or_default();
-    ensure!(status == 403 && message.contains("exceeded quota: gpu-memory"), "{status} {message}");
-    caller.done(env, Verb::Create, &pods, &waiting("fits", 2)).map(drop)
-}
-
-fn waiting(name: &str, units: u64) -> Value {
-    gated(pod(name, &[gpu_container("main", units)]))
 }
 
 /// `devicePlugin.unhealthyConfigMaps`: what the driver reports is listed there, and what others list takes no pods.

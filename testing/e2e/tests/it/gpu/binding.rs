@@ -15,23 +15,17 @@ use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::{CLAIM, audit_exactly, claim};
+use crate::support::card_audit::{CLAIM, claim};
 use crate::support::certificates;
 use crate::support::extender_client::{failed_binds, leaders_address, used_units};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
 use crate::support::pods::{
-    BINDING, GPU, START, all_bound, all_running, annotation, bound, create, create_all, delete_all,
-    evictable, get, gpu_container, gpu_pods, idle_container, list, name, node, pod, uid,
-    unschedulable,
+    BINDING, GPU, START, all_bound, annotation, bound, create, create_all, delete_all, evictable,
+    get, gpu_container, gpu_pods, idle_container, list, name, node, pod, uid, unschedulable,
 };
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes(
-        "sixteen_pods_of_half_a_card_at_once_fill_eight_cards_without_a_failed_bind",
-        half_cards,
-    )
-    .takes(12),
     on_our_nodes("forty_pods_at_once_are_bound_to_one_node_without_a_failed_bind", one_node)
         .takes(5),
     on_our_nodes("a_bind_takes_one_write_as_a_bare_binding_does", beside_a_bare_one).takes(24),
@@ -39,16 +33,6 @@ pub(crate) const FACTS: &[Fact] = &[
 ];
 
 const NODE: &str = "fake-001";
-
-/// The cards of both nodes have 16 units each, and no unit is left.
-fn half_cards(env: &TestEnv) -> Result<()> {
-    all_units_are_free(env)?;
-    let before = failed_binds(env)?;
-    create_all(env, gpu_pods("half", 16, 8))?;
-    all_running(env, START)?;
-    audit_exactly(env, 16)?;
-    no_retry(env, before)
-}
 
 /// A node of eight cards, each of which takes five of the pods. It has no kubelet: that pods are bound waits for none.
 fn one_node(env: &TestEnv) -> Result<()> {

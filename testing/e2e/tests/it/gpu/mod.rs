@@ -2,7 +2,6 @@
 
 pub(crate) mod aliyun;
 pub(crate) mod annotations;
-pub(crate) mod bind_port;
 pub(crate) mod bind_tls;
 pub(crate) mod binding;
 pub(crate) mod card_evictions;

@@ -1,10 +1,8 @@
 //! Tests of load-aware scheduling.
 
 pub(crate) mod boot;
-pub(crate) mod demand;
 pub(crate) mod descheduler;
 pub(crate) mod explain;
-pub(crate) mod in_flight;
 pub(crate) mod learned;
 pub(crate) mod limits;
 pub(crate) mod many_nodes;

@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams};
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::support::extender_client::{EXTENDER, REPLICAS, replicas};
+use crate::support::extender_client::{REPLICAS, replicas};
 use crate::support::http;
 use crate::support::pods::{START, create, delete_all, idle_container, pod, unschedulable};
 
@@ -85,20 +85,4 @@ fn known(address: SocketAddr, metric: &str) -> Result<BTreeMap<String, f64>> {
             Ok((node.to_owned(), value.parse()?))
         })
         .collect()
-}
-
-/// Waits until the extender answers at its Service's address, on the node of kube-scheduler, which goes on without the
-/// extender while kube-proxy still knows the pod before.
-pub(super) fn through_its_service(env: &TestEnv) -> Result<()> {
-    let cluster = env.cluster()?;
-    let control_plane = cluster.nodes().first().context("a cluster needs a node")?;
-    let address =
-        ["-n", "plimsoll", "get", "service", EXTENDER, "-o", "jsonpath={.spec.clusterIP}"];
-    let address = cluster.kubectl_run(&address)?;
-    let connect = format!("exec 3<>/dev/tcp/{}/19100", address.trim());
-    wait_for("the extender to answer at its Service's address", START, || {
-        // A connection to a pod that is gone would be tried for two minutes.
-        control_plane.run(&["timeout", "2", "bash", "-c", &connect]).map(Some)
-    })
-    .map(drop)
 }

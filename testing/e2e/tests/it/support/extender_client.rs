@@ -121,11 +121,6 @@ pub(crate) fn explained_by_each_in(
     replicas.map(|at| json_of(&http::send(at, "/explain", Some(&question))?)).collect()
 }
 
-/// What `GET /shadow` answers: the pods of the last hour, with what the shadow policy would have decided.
-pub(crate) fn shadow(env: &TestEnv) -> Result<Value> {
-    json_of(&http::send(address(env, INSPECT_PORT)?, "/shadow", None)?)
-}
-
 fn json_of(response: &Response) -> Result<Value> {
     ensure!(response.is_ok(), "{}: {}", response.status, response.body);
     serde_json::from_str(&response.body).with_context(|| response.body.clone())

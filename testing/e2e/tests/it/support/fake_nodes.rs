@@ -74,12 +74,6 @@ impl FakeNode {
         }
     }
 
-    /// The same node with another annotation.
-    pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
-        self.annotations[key] = json!(value);
-        self
-    }
-
     /// The same node with this taint, beside those that controllers set.
     pub(crate) fn tainted(mut self, taint: &Value) -> Self {
         self.taints = json!([taint]);

@@ -10,31 +10,6 @@ use serde_json::json;
 
 use crate::env::TestEnv;
 
-/// The shipped policy of crane's kind, without the count of recent bindings.
-pub(crate) const CRANE_WITHOUT_HOT_VALUE: &str = "\
-apiVersion: scheduler.policy.crane.io/v1alpha1
-kind: DynamicSchedulerPolicy
-spec:
-  syncPolicy:
-  - {name: cpu_usage_avg_5m, period: 3m}
-  - {name: cpu_usage_max_avg_1h, period: 15m}
-  - {name: cpu_usage_max_avg_1d, period: 3h}
-  - {name: mem_usage_avg_5m, period: 3m}
-  - {name: mem_usage_max_avg_1h, period: 15m}
-  - {name: mem_usage_max_avg_1d, period: 3h}
-  predicate:
-  - {name: cpu_usage_avg_5m, maxLimitPecent: 0.65}
-  - {name: mem_usage_avg_5m, maxLimitPecent: 0.65}
-  priority:
-  - {name: cpu_usage_avg_5m, weight: 0.2}
-  - {name: cpu_usage_max_avg_1h, weight: 0.3}
-  - {name: cpu_usage_max_avg_1d, weight: 0.5}
-  - {name: mem_usage_avg_5m, weight: 0.2}
-  - {name: mem_usage_max_avg_1h, weight: 0.3}
-  - {name: mem_usage_max_avg_1d, weight: 0.5}
-  hotValue: []
-";
-
 /// A policy of our own kind with its defaults: soft limits, in-flight estimates, scores from 0 to 100.
 pub(crate) const OURS: &str = "\
 apiVersion: plimsoll.dev/v1alpha1
@@ -80,7 +55,7 @@ impl Reader {
 
 /// Runs `work` with this policy in force, and restores the one before also after an error.
 pub(crate) fn with<T>(env: &TestEnv, policy: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let before = key(env, IN_FORCE)?.context("no policy is installed")?;
+    let before = in_force(env)?.context("no policy is installed")?;
     let done = put_in_force(env, policy).and_then(|()| work());
     let restored = put_in_force(env, &before);
     let done = done?;
@@ -89,15 +64,15 @@ pub(crate) fn with<T>(env: &TestEnv, policy: &str, work: impl FnOnce() -> Result
 
 /// Puts a policy in force, and waits until the programs have read it.
 pub(crate) fn put_in_force(env: &TestEnv, policy: &str) -> Result<()> {
-    if key(env, IN_FORCE)?.as_deref() == Some(policy) {
+    if in_force(env)?.as_deref() == Some(policy) {
         return Ok(());
     }
-    changed_by(env, || set_key(env, IN_FORCE, Some(policy)))
+    changed_by(env, || set_in_force(env, policy))
 }
 
 /// Offers a faulty policy, and waits until the programs have refused it.
 pub(crate) fn offer_faulty(env: &TestEnv, policy: &str) -> Result<()> {
-    after_reading(env, "refused", || set_key(env, IN_FORCE, Some(policy)))
+    after_reading(env, "refused", || set_in_force(env, policy))
 }
 
 /// Waits until the programs have read the policy that `change` installs.
@@ -123,18 +98,16 @@ fn counts_of_reads(env: &TestEnv, outcome: &str) -> Result<Vec<u64>> {
     Ok(of_each.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// A key of the ConfigMap.
-fn key(env: &TestEnv, key: &str) -> Result<Option<String>> {
+fn in_force(env: &TestEnv) -> Result<Option<String>> {
     let map = env.block_on(config_maps(env).get(NAME))?;
-    Ok(map.data.and_then(|mut data| data.remove(key)))
+    Ok(map.data.and_then(|mut data| data.remove(IN_FORCE)))
 }
 
-/// Sets or removes a key of the ConfigMap.
-pub(crate) fn set_key(env: &TestEnv, key: &str, text: Option<&str>) -> Result<()> {
-    let patch = Patch::Merge(json!({"data": {key: text}}));
+fn set_in_force(env: &TestEnv, policy: &str) -> Result<()> {
+    let patch = Patch::Merge(json!({"data": {IN_FORCE: policy}}));
     let patched = env.block_on(config_maps(env).patch(NAME, &PatchParams::default(), &patch))?;
-    let set = patched.data.is_some_and(|data| data.get(key).map(String::as_str) == text);
-    ensure!(set, "the ConfigMap {NAME} did not take {key}");
+    let set = patched.data.is_some_and(|data| data.get(IN_FORCE).is_some_and(|it| it == policy));
+    ensure!(set, "the ConfigMap {NAME} did not take it");
     Ok(())
 }
 

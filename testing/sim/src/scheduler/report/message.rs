@@ -26,38 +26,3 @@ pub(in crate::scheduler) fn unavailable(nodes: usize, reasons: &[String]) -> Str
     let none = format!("0/{nodes} nodes are available:");
     if counted.is_empty() { none } else { format!("{none} {}.", counted.join(", ")) }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn candidate(verdict: Verdict) -> Candidate {
-        Candidate { node: "n".to_owned(), verdict, score: 0, extender_score: 0 }
-    }
-
-    fn rejected(reason: &str) -> Candidate {
-        candidate(Verdict::Rejected { reason: reason.to_owned(), unresolvable: false })
-    }
-
-    fn short_of(resource: &str) -> Candidate {
-        let reasons = vec![format!("Insufficient {resource}")];
-        candidate(Verdict::Unfit { reasons, unresolvable: false })
-    }
-
-    #[test]
-    fn equal_reasons_are_counted_together_and_sorted_with_their_numbers() {
-        let nodes = [rejected("too hot"), short_of("cpu"), rejected("too hot")];
-        let expected = "0/3 nodes are available: 1 Insufficient cpu, 2 too hot.";
-        assert_eq!(fit_message(&nodes), expected);
-        let nodes = [rejected("too hot"), short_of("cpu"), short_of("cpu")];
-        let expected = "0/3 nodes are available: 1 too hot, 2 Insufficient cpu.";
-        assert_eq!(fit_message(&nodes), expected);
-    }
-
-    #[test]
-    fn an_extender_that_gives_no_reason_leaves_none() {
-        let expected = "0/2 nodes are available: 1 too hot.";
-        assert_eq!(fit_message(&[rejected("too hot"), rejected("")]), expected);
-        assert_eq!(fit_message(&[rejected("")]), "0/1 nodes are available:");
-    }
-}
