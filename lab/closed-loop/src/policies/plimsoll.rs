@@ -421,8 +421,7 @@ mod tests {
             plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE], &pods));
         }
         let learned = estimate(&mut plimsoll, 90);
-        // To the width of a bucket.
-        assert!((learned - 1.0).abs() < 0.05, "{learned}");
+        assert!((learned - 1.0).abs() < 0.01, "{learned}");
     }
 
     #[test]
