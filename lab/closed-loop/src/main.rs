@@ -1,19 +1,31 @@
 //! `closed-loop`: the table of placement policies in a simulated cluster. `WORKLOAD.md` says what is simulated.
 
-use std::io::{self, Write};
-use std::sync::Mutex;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow, ensure};
 use clap::Parser;
 use closed_loop::args::Args;
 use closed_loop::cell::Cell;
 use closed_loop::cluster::Scale;
-use closed_loop::report::{Run, Table};
+use closed_loop::policies::Entry;
+use closed_loop::report::{PolicyRun, Run, Summary, Tables, summaries};
 use closed_loop::simulation::Simulation;
-use closed_loop::workload::Workload;
+use closed_loop::workload::{Traces, Workload};
+use closed_loop::world::InTree;
+use serde::Serialize;
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct Json<'a> {
+    workload: String,
+    summaries: &'a [Summary],
+    runs: &'a [Run],
+}
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
@@ -24,15 +36,31 @@ fn main() -> anyhow::Result<()> {
         cells.iter().flat_map(|cell| seeds.iter().map(move |seed| (*cell, *seed))).collect();
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let policies = args.policies()?;
+    let traces = args.traces.as_deref().map(Traces::read).transpose()?.map(Arc::new);
+    for cell in &cells {
+        let is_traced = cell.shape.is_traced();
+        ensure!(is_traced == traces.is_some(), "cell {cell} needs --traces, or must be without");
+    }
     let runs = run_all(
         &tasks,
         &|(cell, seed): (Cell, u64)| {
-            let workload = Workload::new(cell, seed, scale);
-            Ok(Run { cell, figures: Simulation::new(&workload, &policies)?.run() })
+            let workload = match &traces {
+                Some(traces) => Workload::replayed(cell, seed, scale, traces),
+                None => Workload::new(cell, seed, scale),
+            };
+            run(&workload, args.in_tree, &policies)
         },
         args.jobs.unwrap_or(cores),
     )?;
-    write!(io::stdout().lock(), "{}", Table { policies: &policies, runs: &runs })?;
+    let summaries = summaries(&runs);
+    write!(io::stdout().lock(), "{}", Tables(&summaries))?;
+    if let Some(path) = &args.json {
+        let file =
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let workload = format!("{:?}", args.workload).to_lowercase();
+        let json = Json { workload, summaries: &summaries, runs: &runs };
+        serde_json::to_writer_pretty(BufWriter::new(file), &json)?;
+    }
     Ok(())
 }
 
@@ -66,6 +94,14 @@ fn run_all(
     let _ = writeln!(io::stderr());
     let runs = runs.into_inner().map_err(|_| anyhow!("a run panicked"))?;
     runs.into_iter().map(|run| run.unwrap_or_else(|| Err(anyhow!("a run is missing")))).collect()
+}
+
+fn run(workload: &Workload, in_tree: InTree, policies: &[Entry]) -> anyhow::Result<Run> {
+    let (figures, alone_minutes) = Simulation::new(workload, in_tree, policies)?.run();
+    let named = policies.iter().zip(figures);
+    let named =
+        named.map(|(entry, figures)| PolicyRun { policy: entry.to_string(), figures }).collect();
+    Ok(Run::new(workload, named, alone_minutes))
 }
 
 fn progress(done: usize, all: usize, elapsed: Duration) {

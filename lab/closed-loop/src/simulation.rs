@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 
+use crate::cluster::NODE_CORES;
 use crate::policies::Entry;
 use crate::time::Step;
-use crate::workload::{APP_NOISE, Ar1, POD_NOISE, Pod, PodId, Workload};
-use crate::world::{Figures, Shared, World};
+use crate::workload::{Ar1, Pod, PodId, Workload};
+use crate::world::{Figures, InTree, LEVELS, Shared, World, minutes};
 
 /// The base use of all pods that have arrived and have not ended in every world.
 ///
@@ -37,10 +38,10 @@ struct Slot {
 
 impl Uses {
     fn new(workload: &Workload) -> Self {
-        let app_noise = Ar1::new(APP_NOISE, 3600.0);
+        let app_noise = Ar1::new(workload.traits.app_noise, 3600.0);
         Self {
             app_noise,
-            pod_noise: Ar1::new(POD_NOISE, 300.0),
+            pod_noise: Ar1::new(workload.traits.pod_noise, 300.0),
             apps: workload.apps.iter().map(|app| (app_noise.first(app.noise), 0.0)).collect(),
             slots: Vec::new(),
             uses: Vec::new(),
@@ -75,8 +76,16 @@ impl Uses {
 
     /// Moves all noise on by a step. The mean of the exponential of noise is 1: half of its variance is taken off.
     fn step(&mut self, workload: &Workload, now: Step) {
-        let of_app = shift(APP_NOISE);
-        let of_pod = shift(POD_NOISE);
+        if let Some(replay) = &workload.replay {
+            for (slot, used) in self.slots.iter().zip(&mut self.uses) {
+                if slot.worlds > 0 {
+                    *used = slot.base * replay.at(slot.app, slot.key, now);
+                }
+            }
+            return;
+        }
+        let of_app = shift(workload.traits.app_noise);
+        let of_pod = shift(workload.traits.pod_noise);
         for ((noise, factor), app) in self.apps.iter_mut().zip(&workload.apps) {
             *noise = self.app_noise.next(*noise, app.noise, now);
             *factor = workload.rhythm(app, now) as f32 * (*noise - of_app).exp();
@@ -114,6 +123,8 @@ pub struct Simulation<'w> {
     uses: Uses,
     now: Step,
     arrived: PodId,
+    /// Steps in which a pod alone is over each of the levels, summed over the pods.
+    alone: [u64; 3],
 }
 
 impl<'w> Simulation<'w> {
@@ -122,13 +133,26 @@ impl<'w> Simulation<'w> {
     /// # Errors
     ///
     /// If a policy cannot be made.
-    pub fn new(workload: &'w Workload, policies: &[Entry]) -> anyhow::Result<Self> {
-        let mut worlds = Vec::new();
-        for entry in policies {
-            let policy = entry.policy().with_context(|| format!("policy {entry}"))?;
-            worlds.push(World::new(workload, policy));
-        }
-        Ok(Self { workload, worlds, uses: Uses::new(workload), now: 0, arrived: 0 })
+    pub fn new(
+        workload: &'w Workload,
+        in_tree: InTree,
+        policies: &[Entry],
+    ) -> anyhow::Result<Self> {
+        let worlds: anyhow::Result<Vec<World>> = policies
+            .iter()
+            .map(|entry| {
+                let policy = entry.policy().with_context(|| format!("policy {entry}"))?;
+                Ok(World::new(workload, in_tree, policy, entry.weight))
+            })
+            .collect();
+        Ok(Self {
+            workload,
+            worlds: worlds?,
+            uses: Uses::new(workload),
+            now: 0,
+            arrived: 0,
+            alone: [0; 3],
+        })
     }
 
     /// The worlds, in the order of the policies.
@@ -151,6 +175,7 @@ impl<'w> Simulation<'w> {
             self.uses.arrive(self.workload, pod, self.worlds.len());
         }
         self.uses.step(self.workload, self.now);
+        self.count_alone();
         let shared = Shared {
             workload: self.workload,
             now: self.now,
@@ -169,10 +194,23 @@ impl<'w> Simulation<'w> {
         self.now < self.workload.scale.steps
     }
 
-    /// Simulates to the end. The figures are in the order of the policies.
-    pub fn run(mut self) -> Vec<Figures> {
+    fn count_alone(&mut self) {
+        if self.now < self.workload.scale.counted_from {
+            return;
+        }
+        for used in &self.uses.uses {
+            for (steps, level) in self.alone.iter_mut().zip(LEVELS) {
+                *steps += u64::from(f64::from(*used) > level * NODE_CORES);
+            }
+        }
+    }
+
+    /// Simulates to the end. The figures are in the order of the policies; with them come the minutes, summed over
+    /// pods, in which one pod alone asks for more than 65%, 80% and 100% of a node: no placement avoids those.
+    pub fn run(mut self) -> (Vec<Figures>, [f64; 3]) {
         while self.step() {}
         let now = self.now;
-        self.worlds.into_iter().map(|world| world.finish(now)).collect()
+        let alone = self.alone.map(|steps| minutes(steps as f64));
+        (self.worlds.into_iter().map(|world| world.finish(now)).collect(), alone)
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
 use placement::policy::{LoadPolicy, Scale};
 use placement::reading::{HotValueNote, Reading};
-use placement::units::{MetricName, Ratio};
+use placement::resources::Amounts;
+use placement::units::{MetricName, PodUid, Ratio};
 
 use super::{Hook, PodView, Policy};
 use crate::cluster::NodeId;
@@ -16,25 +18,31 @@ use crate::readings::{Annotator, METRICS, NodeNotes};
 use crate::time::{Step, timestamp};
 use crate::world::Observation;
 
+#[derive(Clone)]
 pub(super) struct CraneExtender {
     policy: Arc<ResolvedPolicy>,
+    horizon: SignedDuration,
     table: MetricTable,
     metrics: [MetricName; METRICS.len()],
     annotator: Annotator,
     nodes: Vec<NodeLoad>,
+    /// Whether bindings count at once; otherwise when the annotator writes them.
+    live: bool,
     /// The verdict on each node at this step: limits depend on readings alone, and many pods may wait.
     accepted: Vec<bool>,
 }
 
 impl CraneExtender {
-    pub(super) fn new(policy: LoadPolicy) -> Self {
+    pub(super) fn new(policy: LoadPolicy, live: bool) -> Self {
         let mut table = MetricTable::default();
         Self {
+            horizon: policy.hot_horizon(),
             annotator: Annotator::new(&policy),
             policy: Arc::new(ResolvedPolicy::new(policy, &mut table)),
             table,
             metrics: METRICS.map(|metric| metric.name.into()),
             nodes: Vec::new(),
+            live,
             accepted: Vec::new(),
         }
     }
@@ -67,14 +75,22 @@ impl Policy for CraneExtender {
         Hook::Extender { weight: 3 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn observe(&mut self, observation: &Observation<'_>) {
         self.nodes.resize_with(observation.nodes.len(), NodeLoad::default);
         for node in self.annotator.step(observation.now, observation.nodes) {
             let notes = self.annotator.node(node);
             self.nodes[node].readings = Arc::new(readings(&self.metrics, notes, &mut self.table));
-            self.nodes[node].crane_hot_value = notes.hot_value.map(|(count, at): (u64, Step)| {
-                HotValueNote { value: count as f64, at: timestamp(at) }
-            });
+            if !self.live {
+                self.nodes[node].crane_hot_value =
+                    notes.hot_value.map(|(count, at): (u64, Step)| HotValueNote {
+                        value: count as f64,
+                        at: timestamp(at),
+                    });
+            }
         }
         self.accepted = (0..self.nodes.len())
             .map(|node| self.evaluation(node, observation.now).verdict() == Verdict::Accepted)
@@ -91,8 +107,14 @@ impl Policy for CraneExtender {
         }
     }
 
-    fn bound(&mut self, _pod: &PodView, node: NodeId, now: Step) {
-        self.annotator.bound(node, now);
+    fn bound(&mut self, pod: &PodView, node: NodeId, now: Step) {
+        if self.live {
+            let uid = PodUid::from(pod.id.to_string());
+            let recent = Arc::make_mut(&mut self.nodes[node].recent);
+            recent.bound(&uid, timestamp(now), Amounts::default(), self.horizon);
+        } else {
+            self.annotator.bound(node, now);
+        }
     }
 }
 
@@ -112,18 +134,18 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_tenths_and_bindings_count_when_they_are_written() {
-        let samples = [NodeSample { up: true, cpu: 0.4, memory: 0.2 }];
-        let mut extender = CraneExtender::new(crane_policy().unwrap());
-        extender.observe(&Observation::of_nodes(0, &samples));
-        // 100 − (40 + 20)/2 = 70.
-        assert_eq!(score(&mut extender, 0), 7);
-        for id in 0..5 {
-            extender.bound(&PodView { id, ..POD }, 0, 0);
+    fn scores_are_tenths_and_live_bindings_count_at_once() {
+        let samples = [NodeSample { up: true, cpu: 0.4, memory: 0.2, best_effort: 0.0 }];
+        for live in [false, true] {
+            let mut extender = CraneExtender::new(crane_policy().unwrap(), live);
+            extender.observe(&Observation::of_nodes(0, &samples));
+            // 100 − (40 + 20)/2 = 70.
+            assert_eq!(score(&mut extender, 0), 7);
+            for id in 0..4 {
+                extender.bound(&PodView { id, ..POD }, 0, 0);
+            }
+            // ⌊4/5⌋ + ⌊4/2⌋ = 2.
+            assert_eq!(score(&mut extender, 0), if live { 5 } else { 7 });
         }
-        assert_eq!(score(&mut extender, 0), 7);
-        // ⌊5/5⌋ = 1; none is within the last minute.
-        (1..=18).for_each(|now| extender.observe(&Observation::of_nodes(now, &samples)));
-        assert_eq!(score(&mut extender, 18), 6);
     }
 }

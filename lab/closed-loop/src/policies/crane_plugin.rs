@@ -13,6 +13,7 @@ use crate::world::Observation;
 /// For how long a hot value counts.
 const HOT_VALUE_ACTIVE: Step = 5 * MINUTE;
 
+#[derive(Clone)]
 pub(super) struct CranePlugin {
     rules: Rules,
     annotator: Annotator,
@@ -21,6 +22,7 @@ pub(super) struct CranePlugin {
 }
 
 /// The policy, by the place of its metrics in [`METRICS`].
+#[derive(Clone)]
 struct Rules {
     /// Metric, limit and active duration.
     limits: Vec<(usize, f64, Step)>,
@@ -83,6 +85,10 @@ impl CranePlugin {
 impl Policy for CranePlugin {
     fn hook(&self) -> Hook {
         Hook::Plugin { weight: 3 }
+    }
+
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
     }
 
     fn observe(&mut self, observation: &Observation<'_>) {

@@ -6,7 +6,7 @@
 //! takes where no duration is set). A pod counts with its estimate until a report was made a whole interval after its
 //! binding.
 
-use super::{Hook, PodView, Policy};
+use super::{Hook, PodView, Policy, Settings};
 use crate::cluster::{NODE_CORES, NODE_CPU, NODE_MEMORY, NodeId};
 use crate::readings::Samples;
 use crate::time::{MINUTE, Step};
@@ -35,11 +35,17 @@ pub(super) enum Usage {
     P95OfHalfAnHour,
 }
 
+#[derive(Clone)]
 pub(super) struct Koordinator {
     usage: Usage,
+    /// Percent of CPU and memory above which a node takes no pod.
+    limits: [i64; 2],
+    /// Whether best-effort batch counts: it does not with `prodUsageThresholds`.
+    best_effort: bool,
     nodes: Vec<Node>,
 }
 
+#[derive(Clone)]
 struct Node {
     samples: [Samples; 2],
     report: Option<Report>,
@@ -55,6 +61,7 @@ struct Report {
     usage: [i64; 2],
 }
 
+#[derive(Clone)]
 struct Assigned {
     pod: PodId,
     at: Step,
@@ -121,8 +128,11 @@ fn percent(request: u32, factor: i64) -> i64 {
 }
 
 impl Koordinator {
-    pub(super) fn new(usage: Usage) -> Self {
-        Self { usage, nodes: Vec::new() }
+    /// As shipped, but for what settings say.
+    pub(super) fn new(usage: Usage, settings: &mut Settings) -> anyhow::Result<Self> {
+        let limits = [settings.take("limit")?.unwrap_or(LIMITS[0]), LIMITS[1]];
+        let best_effort = settings.take_switch("bestEffort")?.unwrap_or(true);
+        Ok(Self { usage, limits, best_effort, nodes: Vec::new() })
     }
 
     /// What the node will use with the pod; `None` without a valid NodeMetric.
@@ -139,7 +149,7 @@ impl Koordinator {
             return self.nodes[node].report.is_none();
         };
         // round(100·used ÷ capacity) > limit, in whole numbers: a half is rounded up.
-        ![0, 1].iter().any(|r| 200 * used[*r] >= (2 * LIMITS[*r] + 1) * CAPACITY[*r])
+        ![0, 1].iter().any(|r| 200 * used[*r] >= (2 * self.limits[*r] + 1) * CAPACITY[*r])
     }
 
     fn points(&self, pod: &PodView, node: NodeId, now: Step) -> i64 {
@@ -154,6 +164,10 @@ impl Policy for Koordinator {
         Hook::Plugin { weight: 1 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn observe(&mut self, observation: &Observation<'_>) {
         let now = observation.now;
         let usage = self.usage;
@@ -164,7 +178,8 @@ impl Policy for Koordinator {
                 node.samples.iter_mut().for_each(Samples::clear);
                 continue;
             }
-            node.samples[0].push(now, sample.cpu * f64::from(NODE_CPU));
+            let cpu = sample.cpu_with(self.best_effort);
+            node.samples[0].push(now, cpu * f64::from(NODE_CPU));
             node.samples[1].push(now, sample.memory * f64::from(NODE_MEMORY));
             for pod in &mut node.assigned {
                 if let Some(used) = observation.pod(pod.pod) {
@@ -220,9 +235,13 @@ mod tests {
 
     const POD: PodView = PodView { id: 7, app: 0, kind: AppKind::Job, cpu: 4_000, memory: 8_192 };
 
+    fn shipped(usage: Usage) -> Koordinator {
+        Koordinator::new(usage, &mut Settings::default()).unwrap()
+    }
+
     fn with_node(cpu: f64, memory: f64) -> Koordinator {
-        let mut koordinator = Koordinator::new(Usage::Average);
-        let samples = [NodeSample { up: true, cpu, memory }];
+        let mut koordinator = shipped(Usage::Average);
+        let samples = [NodeSample { up: true, cpu, memory, best_effort: 0.0 }];
         (0..=6).for_each(|now| koordinator.observe(&Observation::of_nodes(now, &samples)));
         koordinator
     }
@@ -243,7 +262,7 @@ mod tests {
     fn a_pod_is_estimated_until_a_report_an_interval_after_its_binding() {
         let mut koordinator = with_node(0.5, 0.25);
         koordinator.bound(&PodView { id: 1, ..POD }, 0, 7);
-        let samples = [NodeSample { up: true, cpu: 0.5, memory: 0.25 }];
+        let samples = [NodeSample { up: true, cpu: 0.5, memory: 0.25, best_effort: 0.0 }];
         let pods = [(PodView { id: 1, ..POD }, 0, PodUse { cpu: 5.0, memory: 1_000 })];
         for now in 8..=18 {
             koordinator.observe(&Observation::of_nodes_and_pods(now, &samples, &pods));
@@ -270,18 +289,18 @@ mod tests {
         assert!(koordinator.accepts(&POD, 0, 6 + 17));
         assert!(!koordinator.accepts(&POD, 0, 6 + 18));
         assert_eq!(koordinator.points(&POD, 0, 6 + 18), 0);
-        let mut new = Koordinator::new(Usage::Average);
-        let samples = [NodeSample { up: false, cpu: 0.0, memory: 0.0 }];
+        let mut new = shipped(Usage::Average);
+        let samples = [NodeSample { up: false, cpu: 0.0, memory: 0.0, best_effort: 0.0 }];
         new.observe(&Observation::of_nodes(0, &samples));
         assert!(new.accepts(&POD, 0, 0));
     }
 
     #[test]
     fn p95_counts_peaks_that_the_mean_hides() {
-        let mut koordinator = Koordinator::new(Usage::P95OfFiveMinutes);
+        let mut koordinator = shipped(Usage::P95OfFiveMinutes);
         for now in 0..=30 {
             let cpu = if now % 10 == 0 { 0.9 } else { 0.1 };
-            let samples = [NodeSample { up: true, cpu, memory: 0.1 }];
+            let samples = [NodeSample { up: true, cpu, memory: 0.1, best_effort: 0.0 }];
             koordinator.observe(&Observation::of_nodes(now, &samples));
         }
         assert_eq!(koordinator.nodes[0].report.unwrap().usage[0], 28_800);

@@ -8,8 +8,9 @@ use crate::cluster::{NODE_CPU, NODE_MEMORY, NodeId};
 use crate::time::Step;
 use crate::world::Observation;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct LoadVariationRiskBalancing {
+    beside_resource_scores: bool,
     watcher: Watcher,
 }
 
@@ -22,6 +23,10 @@ fn points(reading: Reading, request: u32, capacity: u32) -> f64 {
 }
 
 impl LoadVariationRiskBalancing {
+    pub(super) fn new(beside_resource_scores: bool) -> Self {
+        Self { beside_resource_scores, ..Self::default() }
+    }
+
     fn points(&self, pod: &PodView, node: NodeId) -> i64 {
         let Some([cpu, memory]) = self.watcher.readings(node) else { return 0 };
         points(cpu, pod.cpu, NODE_CPU).min(points(memory, pod.memory, NODE_MEMORY)).round() as i64
@@ -33,8 +38,12 @@ impl Policy for LoadVariationRiskBalancing {
         Hook::Plugin { weight: 1 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn keeps_resource_scores(&self) -> bool {
-        false
+        self.beside_resource_scores
     }
 
     fn observe(&mut self, observation: &Observation<'_>) {

@@ -9,17 +9,19 @@ mod default;
 mod koordinator;
 mod load_variation_risk_balancing;
 mod plimsoll;
+mod settings;
 mod target_load_packing;
 mod watcher;
 
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use placement::policy::{LoadPolicy, PolicyError};
 
 use self::koordinator::{Koordinator, Usage};
 use self::load_variation_risk_balancing::LoadVariationRiskBalancing;
+pub use self::settings::Settings;
 use self::target_load_packing::TargetLoadPacking;
 use crate::cluster::NodeId;
 use crate::time::Step;
@@ -71,23 +73,36 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// What a point counts in the sum of all scores.
-    pub fn per_point(self) -> i64 {
+    /// What a point counts in the sum of all scores, with another weight if one is given.
+    pub fn per_point(self, weight: Option<i64>) -> i64 {
         match self {
-            Self::Plugin { weight } => weight,
-            Self::Extender { weight } => weight * 10,
+            Self::Plugin { weight: own } => weight.unwrap_or(own),
+            Self::Extender { weight: own } => weight.unwrap_or(own) * 10,
         }
     }
 }
 
-/// A placement policy in its own world. All methods but [`Policy::hook`] may be left out.
+/// A placement policy in its own world. All methods but [`Policy::hook`] and [`Policy::copy`] may be left out.
 pub trait Policy: Send {
     /// How it takes part in the scheduling cycle.
     fn hook(&self) -> Hook;
 
+    /// A copy that decides as this one does now. It is asked where pods would go, and observes nothing.
+    fn copy(&self) -> Box<dyn Policy>;
+
     /// Whether LeastAllocated and BalancedAllocation count beside it: some projects' documents switch them off.
     fn keeps_resource_scores(&self) -> bool {
         true
+    }
+
+    /// Whether kube-scheduler looks at every node (`percentageOfNodesToScore: 100`), and not at a sample: 100 of 200.
+    fn looks_at_all_nodes(&self) -> bool {
+        false
+    }
+
+    /// How often its system wrote each node's readings an hour, on average; `None` where that is not simulated.
+    fn writes_an_hour(&self) -> Option<f64> {
+        None
     }
 
     /// Called at each step before pods are placed: what can be measured now. A policy takes from it what its system
@@ -107,20 +122,26 @@ pub trait Policy: Send {
     fn unbound(&mut self, _pod: &PodView, _node: NodeId, _now: Step) {}
 }
 
-/// A kind of policy and how it is made, with the hard limit of CPU if one is given.
+/// A kind of policy and how it is made.
 #[derive(Debug)]
 pub struct Kind {
-    /// Name on the command line and in the table.
+    /// Name on the command line and in JSON.
     pub name: &'static str,
-    new: fn(Option<f64>) -> anyhow::Result<Box<dyn Policy>>,
+    /// Name in tables.
+    pub title: &'static str,
+    /// Makes one. Takes the settings that it knows out of the list.
+    new: fn(&mut Settings) -> anyhow::Result<Box<dyn Policy>>,
 }
 
-/// A policy that is run.
+/// A policy that is run: its kind, and how it differs from it.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    kind: &'static Kind,
-    /// The part of a node's CPU above which pods wait, in place of the soft limit that is shipped. Of `plimsoll` alone.
-    hard_limit: Option<f64>,
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The settings as written.
+    pub settings: Settings,
+    /// What a point counts in place of the policy's own weight.
+    pub weight: Option<i64>,
 }
 
 impl Entry {
@@ -128,96 +149,182 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// None but in development.
+    /// If a setting is not known to the policy, or has a wrong value.
     pub fn policy(&self) -> anyhow::Result<Box<dyn Policy>> {
-        (self.kind.new)(self.hard_limit)
+        let mut settings = self.settings.clone();
+        settings.take::<i64>("weight")?;
+        let policy = (self.kind.new)(&mut settings)?;
+        settings.none_is_left()?;
+        Ok(policy)
+    }
+
+    /// Name in tables.
+    pub fn title(&self) -> String {
+        format!("{}{}", self.kind.title, self.settings)
     }
 }
 
-/// Writes `plimsoll[hardLimit=0.62]`.
+/// Writes `plimsoll[period=20]`.
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name)?;
-        self.hard_limit.map_or(Ok(()), |limit| write!(f, "[hardLimit={limit}]"))
+        write!(f, "{}{}", self.kind.name, self.settings)
     }
 }
 
 impl FromStr for Entry {
     type Err = anyhow::Error;
 
-    /// Reads `default` or `plimsoll[hardLimit=0.62]`.
+    /// Reads `plimsoll` or `plimsoll[period=20,scale=30]`.
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let (name, setting) = match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
-            Some((name, setting)) => (name, Some(setting)),
-            None => (text, None),
+        let (name, settings) = match text.strip_suffix(']').and_then(|text| text.split_once('[')) {
+            Some((name, settings)) => (name, settings.parse()?),
+            None => (text, Settings::default()),
         };
         let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
             let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
             bail!("no policy `{name}`, expected one of {}", names.join(", "));
         };
-        let Some(setting) = setting else { return Ok(Self { kind, hard_limit: None }) };
-        ensure!(name == "plimsoll", "`{name}` has no settings");
-        let value = setting.strip_prefix("hardLimit=").and_then(|value| value.parse().ok());
-        let limit =
-            value.with_context(|| format!("expected `hardLimit=0.62`, found `{setting}`"))?;
-        Ok(Self { kind, hard_limit: Some(limit) })
+        let weight = settings.clone().take("weight")?;
+        let entry = Self { kind, settings, weight };
+        entry.policy().with_context(|| format!("policy `{text}`"))?;
+        Ok(entry)
     }
 }
 
-/// The policy that others are compared with.
-pub const REFERENCE: &str = "crane-plugin";
+/// The policies of a table of traces that names none.
+pub const BESIDE_TRACES: &[&str] = &[
+    "crane-plugin",
+    "default",
+    "koordinator-avg",
+    "koordinator-p95",
+    "koordinator-p95[weight=10]",
+    "trimaran-tlp",
+    "trimaran-tlp[weight=10]",
+    "plimsoll",
+];
+
+/// kube-scheduler alone.
+pub fn without_load_awareness() -> Box<dyn Policy> {
+    Box::new(default::Default)
+}
 
 /// All kinds of policies.
 pub const KINDS: &[Kind] = &[
     Kind {
-        name: REFERENCE,
+        name: "crane-plugin",
+        title: "crane plugin ×3",
         new: |_| Ok(Box::new(crane_plugin::CranePlugin::new(&crane_policy()?))),
     },
-    Kind { name: "default", new: |_| Ok(Box::new(default::Default)) },
+    Kind { name: "default", title: "no load awareness", new: |_| Ok(without_load_awareness()) },
     Kind {
         name: "crane-extender",
-        new: |_| Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?))),
+        title: "crane by extender (0–10 × 3)",
+        new: |_| Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?, false))),
     },
-    Kind { name: "koordinator-avg", new: |_| Ok(Box::new(Koordinator::new(Usage::Average))) },
+    Kind {
+        name: "crane-extender-live",
+        title: "crane by extender, live hot value",
+        new: |_| Ok(Box::new(crane_extender::CraneExtender::new(crane_policy()?, true))),
+    },
+    Kind {
+        name: "koordinator-avg",
+        title: "Koordinator, avg of 5 min",
+        new: |settings| koordinator(Usage::Average, settings),
+    },
     Kind {
         name: "koordinator-p95",
-        new: |_| Ok(Box::new(Koordinator::new(Usage::P95OfFiveMinutes))),
+        title: "Koordinator, p95 of 5 min",
+        new: |settings| koordinator(Usage::P95OfFiveMinutes, settings),
     },
     Kind {
         name: "koordinator-p95-30m",
-        new: |_| Ok(Box::new(Koordinator::new(Usage::P95OfHalfAnHour))),
+        title: "Koordinator, p95 of 30 min",
+        new: |settings| koordinator(Usage::P95OfHalfAnHour, settings),
     },
-    Kind { name: "trimaran-tlp", new: |_| Ok(Box::new(TargetLoadPacking::default())) },
-    Kind { name: "trimaran-lvrb", new: |_| Ok(Box::new(LoadVariationRiskBalancing::default())) },
-    Kind { name: "plimsoll", new: |hard| Ok(Box::new(plimsoll::Plimsoll::new(hard)?)) },
+    Kind {
+        name: "trimaran-tlp",
+        title: "Trimaran TLP 40",
+        new: |_| Ok(Box::new(TargetLoadPacking::new(false))),
+    },
+    Kind {
+        name: "trimaran-tlp-beside",
+        title: "TLP beside resource scores",
+        new: |_| Ok(Box::new(TargetLoadPacking::new(true))),
+    },
+    Kind {
+        name: "trimaran-lvrb",
+        title: "Trimaran LVRB",
+        new: |_| Ok(Box::new(LoadVariationRiskBalancing::new(false))),
+    },
+    Kind {
+        name: "trimaran-lvrb-beside",
+        title: "LVRB beside resource scores",
+        new: |_| Ok(Box::new(LoadVariationRiskBalancing::new(true))),
+    },
+    Kind {
+        name: "plimsoll",
+        title: "Plimsoll",
+        new: |settings| Ok(Box::new(plimsoll::Plimsoll::new(plimsoll::Setup::of(settings)?))),
+    },
 ];
 
 /// The policies of a table that names none, in its order.
 pub const DEFAULT: &[&str] = &[
-    REFERENCE,
+    "crane-plugin",
     "default",
     "crane-extender",
+    "crane-extender-live",
     "koordinator-avg",
     "koordinator-p95",
+    "koordinator-p95[weight=10]",
     "koordinator-p95-30m",
     "trimaran-tlp",
+    "trimaran-tlp[weight=10]",
+    "trimaran-tlp-beside",
     "trimaran-lvrb",
+    "trimaran-lvrb-beside",
     "plimsoll",
+    "plimsoll[learned=off]",
+    "plimsoll[allNodes=on]",
     "plimsoll[hardLimit=0.62]",
+    "plimsoll[hardLimit=0.58]",
 ];
+
+fn koordinator(usage: Usage, settings: &mut Settings) -> anyhow::Result<Box<dyn Policy>> {
+    Ok(Box::new(Koordinator::new(usage, settings)?))
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn wrong(text: &str) -> String {
+        format!("{:#}", text.parse::<Entry>().unwrap_err())
+    }
+
     #[test]
-    fn a_policys_name_reads_back_and_a_wrong_one_is_named() {
+    fn a_policys_name_with_settings_reads_back() {
         for text in DEFAULT {
             assert_eq!(text.parse::<Entry>().unwrap().to_string(), *text);
         }
-        let wrong = |text: &str| format!("{:#}", text.parse::<Entry>().unwrap_err());
+        let entry: Entry = "trimaran-tlp[weight=10]".parse().unwrap();
+        assert_eq!((entry.weight, entry.title()), (Some(10), "Trimaran TLP 40[weight=10]".into()));
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named() {
         assert!(wrong("crane").starts_with("no policy `crane`, expected one of crane-plugin,"));
-        assert_eq!(wrong("default[hardLimit=1]"), "`default` has no settings");
-        assert_eq!(wrong("plimsoll[limit=1]"), "expected `hardLimit=0.62`, found `limit=1`");
+        assert_eq!(
+            wrong("default[limit=3]"),
+            "policy `default[limit=3]`: it has no setting `limit`"
+        );
+        assert_eq!(
+            wrong("plimsoll[period=x]"),
+            "policy `plimsoll[period=x]`: setting `period` cannot be `x`"
+        );
+        assert!(wrong("plimsoll[period=15]").contains("`period` cannot be `15`"));
+        assert!(wrong("plimsoll[learned=no]").contains("`learned` cannot be `no`"));
+        assert_eq!(wrong("plimsoll[period]"), "expected `key=value`, found `period`");
+        assert_eq!(wrong("plimsoll[scale=1,scale=2]"), "setting `scale` is there twice");
     }
 }

@@ -1,12 +1,15 @@
-//! This project's own policy: the load decision of `placement`, with estimates that are learned from the pods that run.
+//! This project's own policy: the load decision of `placement`, with estimates that `workloads` learns from the pods
+//! that run.
 //!
 //! The exporter's windows are means of 5 minutes; one that is not half full, as after a reboot, is left out. The
 //! annotator reads each node once a minute, a node after the other: its windows, and what each pod used since the last
-//! reading. It tells the extender each reading. What was learned reaches the extender within a minute.
+//! reading. It tells the extender each reading, and writes the windows when they have moved by more than the dead band,
+//! cross a limit, or would expire. What was learned reaches the extender within a minute.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use anyhow::ensure;
 use jiff::SignedDuration;
 use placement::estimate::{EstimateRules, LearnedUse, NamespaceRatios, PodProfile};
 use placement::learning::Learner;
@@ -15,15 +18,17 @@ use placement::load::{
     Verdict, pass_over_limits, typical_load,
 };
 use placement::policy::{LoadPolicy, WhenAllOverloaded};
+use placement::publish::{DEFAULT_DEAD_BAND, NodeValues, WriteRules};
 use placement::reading::Reading;
 use placement::resources::{Amounts, PerResource, PodResources};
+use placement::selector::Labels;
 use placement::units::{MetricName, PodUid, Ratio};
 use placement::workload::WorkloadId;
 
-use super::{Hook, PodView, Policy};
+use super::{Hook, PodView, Policy, Settings};
 use crate::cluster::{NODE_CORES, NODE_MEMORY, NodeId, ZONES, zone};
 use crate::readings::Samples;
-use crate::time::{MINUTE, STEP_SECONDS, Step, timestamp};
+use crate::time::{HOUR, MINUTE, STEP_SECONDS, Step, timestamp};
 use crate::workload::{AppId, AppKind, PodId};
 use crate::world::Observation;
 
@@ -31,8 +36,6 @@ use crate::world::Observation;
 const POLICY: &str = include_str!("../../../../deploy/chart/policies/shipped.yaml");
 /// How often what a pod used is read, and the extender is told what was learned.
 const LEARNED_EVERY: Step = MINUTE;
-/// How often the annotator reads a node.
-const PERIOD: Step = MINUTE;
 const ZONE_NAMES: [&str; ZONES] = ["a", "b", "c"];
 /// Namespaces that the apps are of.
 const NAMESPACES: AppId = 15;
@@ -43,10 +46,69 @@ const WINDOW: Step = 5 * MINUTE;
 /// Bytes of a MiB.
 const MIB: f64 = 1_048_576.0;
 
-pub(super) struct Plimsoll {
-    policy: Arc<ResolvedPolicy>,
+/// The policy and how it is run: as shipped, but for what settings say.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    policy: LoadPolicy,
     /// The points of an idle node. kube-scheduler counts each ten times.
     scale: i64,
+    /// How often the annotator reads a node.
+    period: Step,
+    /// Whether a node loses points only for what it would be above what is typical of the candidates; otherwise it is
+    /// judged for itself, and the coldest node is the best.
+    typical: bool,
+    /// Whether a bound pod counts until readings show it.
+    in_flight: bool,
+    /// Whether kube-scheduler looks at every node, as in the configuration that is shipped for it.
+    all_nodes: bool,
+    /// Whether readings of CPU count best-effort batch.
+    best_effort: bool,
+}
+
+impl Setup {
+    /// Takes its settings out of the list.
+    pub(super) fn of(settings: &mut Settings) -> anyhow::Result<Self> {
+        let mut policy = LoadPolicy::from_yaml(POLICY)?;
+        let scale = settings.take("scale")?.unwrap_or(i64::from(policy.scoring.scale.highest()));
+        if let Some(estimates) = &mut policy.estimates {
+            estimates.learned = settings.take_switch("learned")?.unwrap_or(estimates.learned);
+        }
+        let hard = settings.take("hardLimit")?;
+        if hard.is_some() {
+            policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
+        }
+        if let Some(most) = settings.take("limit")?.or(hard) {
+            for limit in &mut policy.limits {
+                if limit.metric.as_str().starts_with("cpu_") {
+                    limit.max = most;
+                }
+            }
+        }
+        let seconds = settings.take("period")?.unwrap_or(MINUTE * STEP_SECONDS);
+        ensure!(
+            seconds > 0 && seconds.is_multiple_of(STEP_SECONDS),
+            "setting `period` cannot be `{seconds}`, expected a multiple of {STEP_SECONDS} seconds"
+        );
+        Ok(Self {
+            policy,
+            scale,
+            period: seconds / STEP_SECONDS,
+            typical: settings.take_switch("typical")?.unwrap_or(true),
+            in_flight: settings.take_switch("inFlight")?.unwrap_or(true),
+            all_nodes: settings.take_switch("allNodes")?.unwrap_or(false),
+            best_effort: settings.take_switch("bestEffort")?.unwrap_or(true),
+        })
+    }
+}
+
+pub(super) struct Plimsoll {
+    setup: Arc<Setup>,
+    policy: Arc<ResolvedPolicy>,
+    /// Which of what was read is written, beside what the extender is told.
+    write_rules: Arc<WriteRules>,
+    /// Readings of nodes that had something to tell, and how many of them were written.
+    read: u64,
+    written: u64,
     table: MetricTable,
     metrics: [MetricName; 2],
     nodes: Vec<Node>,
@@ -57,15 +119,19 @@ pub(super) struct Plimsoll {
     refused: HashMap<PodId, Step>,
 }
 
+#[derive(Clone)]
 struct Node {
     load: NodeLoad,
     /// The load as the policy sees it; `None` since it changed.
     prepared: Option<PreparedNodes>,
+    /// As last written.
+    written: Vec<(MetricName, Reading)>,
     /// CPU and memory, as fractions of the node.
     samples: [Samples; 2],
     pods: Vec<BoundPod>,
 }
 
+#[derive(Clone)]
 struct BoundPod {
     view: PodView,
     /// Its slot in the observations and the MiB that it uses, both constant while it is bound, once it runs.
@@ -156,6 +222,11 @@ impl Learning {
         }
     }
 
+    /// What is known of apps that never ran: nothing but their namespaces.
+    fn of_new_apps(&self) -> Self {
+        Self { namespaces: self.namespaces.clone(), ..Self::default() }
+    }
+
     /// What apps of the same namespace use by their requests.
     fn in_namespace(&self, pod: &PodView) -> PerResource<Option<f64>> {
         self.namespaces.get(&namespace(pod.app)).map(NamespaceRatios::means).unwrap_or_default()
@@ -169,42 +240,60 @@ impl Node {
         Self {
             load: NodeLoad { capacity, ..NodeLoad::default() },
             prepared: None,
+            written: Vec::new(),
             samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
             pods: Vec::new(),
         }
     }
 
-    /// Reads the means of windows that are half full; without one, what was read before a reboot stays.
-    fn read(&mut self, metrics: &[MetricName; 2], table: &mut MetricTable, now: Step) {
-        let mut readings = Vec::new();
-        for (metric, samples) in metrics.iter().zip(&self.samples) {
-            if samples.len() >= WINDOW as usize / 2
-                && let Some(value) = samples.mean().and_then(Ratio::new)
-            {
-                readings.push((metric.clone(), Reading::new(value, timestamp(now))));
-            }
-        }
+    /// The means of windows that are half full.
+    fn read(&self, metrics: &[MetricName; 2], now: Step) -> Vec<(MetricName, Reading)> {
+        metrics
+            .iter()
+            .zip(&self.samples)
+            .filter_map(|(metric, samples): (&MetricName, &Samples)| {
+                if samples.len() < WINDOW as usize / 2 {
+                    return None;
+                }
+                let value = samples.mean()?;
+                Some((metric.clone(), Reading::new(Ratio::new(value)?, timestamp(now))))
+            })
+            .collect()
+    }
+
+    /// Goes by what was read, which the extender is told. What was read before a reboot stays until there is something
+    /// new. Returns whether it is written too.
+    fn write(
+        &mut self,
+        readings: Vec<(MetricName, Reading)>,
+        rules: &WriteRules,
+        table: &mut MetricTable,
+        now: Step,
+        next: Step,
+    ) -> bool {
+        let written = NodeValues { readings: &self.written, hot_value: None };
+        let read = NodeValues { readings: &readings, hot_value: None };
+        let rules = rules.of(&Labels::default());
+        let reason = rules.reason(written, read, timestamp(now), timestamp(next));
         if !readings.is_empty() {
-            self.load.readings = Arc::new(Readings::new(table, readings));
+            self.load.readings = Arc::new(Readings::new(table, readings.iter().cloned()));
             self.prepared = None;
         }
+        if reason.is_some() {
+            self.written = readings;
+        }
+        reason.is_some()
     }
 }
 
 impl Plimsoll {
-    /// The policy as it is shipped, or with a hard limit of CPU.
-    pub(super) fn new(hard_limit: Option<f64>) -> anyhow::Result<Self> {
-        let mut policy = LoadPolicy::from_yaml(POLICY)?;
-        if let Some(most) = hard_limit {
-            policy.overload.when_all = WhenAllOverloaded::Wait { max_wait: None };
-            let limits = policy.limits.iter_mut();
-            limits
-                .filter(|limit| limit.metric.as_str().starts_with("cpu_"))
-                .for_each(|limit| limit.max = most);
-        }
+    pub(super) fn new(setup: Setup) -> Self {
         let mut table = MetricTable::default();
-        Ok(Self {
-            scale: i64::from(policy.scoring.scale.highest()),
+        let policy = setup.policy.clone();
+        Self {
+            write_rules: Arc::new(WriteRules::new(&policy, DEFAULT_DEAD_BAND, None)),
+            read: 0,
+            written: 0,
             policy: Arc::new(ResolvedPolicy::new(policy, &mut table)),
             table,
             metrics: ["cpu_shared_busy_avg_5m".into(), "mem_usage_avg_5m".into()],
@@ -212,13 +301,15 @@ impl Plimsoll {
             measured: Vec::new(),
             learning: Learning::default(),
             refused: HashMap::new(),
-        })
+            setup: Arc::new(setup),
+        }
     }
 
     /// What the pod will probably use; `None` where the policy estimates nothing.
     fn profile(&mut self, pod: &PodView, now: Step) -> Option<(PodProfile, EstimateRules)> {
         let rules = self.policy.policy.estimates?;
-        let learned = self.learning.of(pod, now);
+        let learned =
+            if rules.learned { self.learning.of(pod, now) } else { PerResource::default() };
         let in_namespace = self.learning.in_namespace(pod);
         let resources = resources(pod);
         let profile = PodProfile { resources, learned, in_namespace, ..PodProfile::default() };
@@ -282,35 +373,67 @@ impl Policy for Plimsoll {
         Hook::Extender { weight: 1 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(Self {
+            setup: Arc::clone(&self.setup),
+            policy: Arc::clone(&self.policy),
+            write_rules: Arc::clone(&self.write_rules),
+            table: self.table.clone(),
+            metrics: self.metrics.clone(),
+            nodes: self.nodes.clone(),
+            measured: Vec::new(),
+            learning: self.learning.of_new_apps(),
+            refused: HashMap::new(),
+            ..*self
+        })
+    }
+
+    fn looks_at_all_nodes(&self) -> bool {
+        self.setup.all_nodes
+    }
+
+    fn writes_an_hour(&self) -> Option<f64> {
+        Some(self.written as f64 / self.read.max(1) as f64 * f64::from(HOUR / self.setup.period))
+    }
+
     fn observe(&mut self, observation: &Observation<'_>) {
         let now = observation.now;
         self.nodes.resize_with(observation.nodes.len(), Node::new);
         if now.is_multiple_of(SUM_UP_EVERY) {
             self.learning.sum_up();
         }
-        observation.for_each_slot(|slot, cpu| {
-            if self.measured.len() <= slot {
-                self.measured.resize(slot + 1, Measured::default());
-            }
-            let measured = &mut self.measured[slot];
-            if let Some(cpu) = cpu {
-                measured.cpu += cpu;
-                measured.samples += 1;
-            } else {
-                *measured = Measured::default();
-            }
-        });
+        let learns = self.policy.policy.estimates.as_ref().is_some_and(|rules| rules.learned);
+        if learns {
+            observation.for_each_slot(|slot, cpu| {
+                if self.measured.len() <= slot {
+                    self.measured.resize(slot + 1, Measured::default());
+                }
+                let measured = &mut self.measured[slot];
+                if let Some(cpu) = cpu {
+                    measured.cpu += cpu;
+                    measured.samples += 1;
+                } else {
+                    *measured = Measured::default();
+                }
+            });
+        }
+        let period = self.setup.period;
         for (id, (node, sample)) in self.nodes.iter_mut().zip(observation.nodes).enumerate() {
             if !sample.up {
                 node.samples.iter_mut().for_each(Samples::clear);
                 continue;
             }
-            node.samples[0].push(now, sample.cpu);
+            node.samples[0].push(now, sample.cpu_with(self.setup.best_effort));
             node.samples[1].push(now, sample.memory);
-            if (now + id as Step).is_multiple_of(PERIOD) {
-                node.read(&self.metrics, &mut self.table, now);
+            if (now + id as Step).is_multiple_of(period) {
+                let readings = node.read(&self.metrics, now);
+                self.read += u64::from(!readings.is_empty());
+                let next = now + period;
+                let is_written =
+                    node.write(readings, &self.write_rules, &mut self.table, now, next);
+                self.written += u64::from(is_written);
             }
-            if (now + id as Step).is_multiple_of(LEARNED_EVERY) {
+            if learns && (now + id as Step).is_multiple_of(LEARNED_EVERY) {
                 for pod in &mut node.pods {
                     pod.runs = pod.runs.or_else(|| observation.running(pod.view.id));
                     let Some((slot, mebibytes)) = pod.runs else { continue };
@@ -350,17 +473,17 @@ impl Policy for Plimsoll {
     fn score(&mut self, pod: &PodView, nodes: &[NodeId], points: &mut [i64], now: Step) {
         let place = self.pod_to_place(pod, now);
         self.prepare(now);
-        let typical = self.typical(nodes);
+        let typical = if self.setup.typical { self.typical(nodes) } else { Vec::new() };
         for (node, points) in nodes.iter().zip(points) {
             let Some(node) = &self.nodes[*node].prepared else { continue };
             let score = node.score(&self.policy, 0, &place.adds(), &typical);
-            *points = (i64::from(score.get()) * self.scale + 50) / 100;
+            *points = (i64::from(score.get()) * self.setup.scale + 50) / 100;
         }
     }
 
     fn bound(&mut self, pod: &PodView, node: NodeId, now: Step) {
         self.refused.remove(&pod.id);
-        let uses = self.uses(pod, now);
+        let uses = if self.setup.in_flight { self.uses(pod, now) } else { Amounts::default() };
         let horizon = self.policy.policy.binding_horizon();
         let node = &mut self.nodes[node];
         let recent = Arc::make_mut(&mut node.load.recent);
@@ -387,22 +510,27 @@ mod tests {
 
     const POD: PodView =
         PodView { id: 7, app: 0, kind: AppKind::Service, cpu: 4_000, memory: 8_192 };
-    const SAMPLE: NodeSample = NodeSample { up: true, cpu: 0.5, memory: 0.25 };
+    const SAMPLE: NodeSample = NodeSample { up: true, cpu: 0.5, memory: 0.25, best_effort: 0.0 };
 
     fn other(id: PodId) -> PodView {
         PodView { id, ..POD }
     }
 
     /// Nodes that were measured for so many steps; all their readings are of the last one.
-    fn measured(hard_limit: Option<f64>, samples: &[NodeSample], steps: Step) -> Plimsoll {
-        let mut plimsoll = Plimsoll::new(hard_limit).unwrap();
+    fn measured(settings: &str, samples: &[NodeSample], steps: Step) -> Plimsoll {
+        let scale = if settings.contains("scale") { "" } else { ",scale=100" };
+        let rest = if settings.is_empty() { String::new() } else { format!(",{settings}") };
+        // Each node is judged for itself.
+        let mut settings: Settings = format!("typical=off{scale}{rest}").parse().unwrap();
+        let mut plimsoll = Plimsoll::new(Setup::of(&mut settings).unwrap());
         (1..=steps).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, samples)));
         plimsoll
     }
 
-    /// The estimate of what the pod uses, in cores.
-    fn estimate(plimsoll: &mut Plimsoll, now: Step) -> f64 {
-        plimsoll.uses(&POD, now).cpu
+    fn points(plimsoll: &mut Plimsoll, now: Step) -> i64 {
+        let mut points = [0];
+        plimsoll.score(&POD, &[0], &mut points, now);
+        points[0]
     }
 
     fn passing(plimsoll: &mut Plimsoll, nodes: usize, now: Step) -> Vec<NodeId> {
@@ -412,55 +540,75 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_estimated_by_what_others_of_their_app_use() {
-        let mut plimsoll = measured(None, &[SAMPLE], 30);
-        assert!((estimate(&mut plimsoll, 30) - 3.4).abs() < 1e-9, "85% of the request");
-        plimsoll.bound(&other(1), 0, 30);
-        let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
-        for now in 31..=90 {
-            plimsoll.observe(&Observation::of_nodes_and_pods(now, &[SAMPLE], &pods));
+    fn score_counts_the_mean_pods_in_flight_and_the_pod_itself() {
+        // 0.5 + 4·0.85/32 = 0.606, and 0.5 + 2·4·0.85/32 = 0.7125.
+        for (settings, before, after) in
+            [("", 39, 28), ("scale=30", 12, 8), ("scale=100,inFlight=off", 39, 39)]
+        {
+            let mut plimsoll = measured(settings, &[SAMPLE], 30);
+            assert_eq!(points(&mut plimsoll, 30), before);
+            plimsoll.bound(&other(1), 0, 30);
+            assert_eq!(points(&mut plimsoll, 30), after);
+            plimsoll.unbound(&other(1), 0, 30);
+            assert_eq!(points(&mut plimsoll, 30), before);
         }
-        let learned = estimate(&mut plimsoll, 90);
-        assert!((learned - 1.0).abs() < 0.01, "{learned}");
     }
 
     #[test]
-    fn a_window_that_is_not_half_full_is_not_read() {
-        let mut plimsoll = measured(None, &[SAMPLE], 14);
-        let unknown = scores(&mut plimsoll, 1, 14);
-        (15..=18).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &[SAMPLE])));
-        assert!(unknown < scores(&mut plimsoll, 1, 18), "{unknown:?}");
+    fn a_copy_decides_alike_and_what_is_bound_there_does_not_count_here() {
+        let mut plimsoll = measured("", &[SAMPLE], 30);
+        let mut copy = plimsoll.copy();
+        copy.bound(&other(1), 0, 30);
+        let mut points_there = [0];
+        copy.score(&POD, &[0], &mut points_there, 30);
+        assert_eq!((points_there, points(&mut plimsoll, 30)), ([28], 39));
     }
 
-    fn scores(plimsoll: &mut Plimsoll, nodes: usize, now: Step) -> Vec<i64> {
-        let nodes: Vec<NodeId> = (0..nodes).collect();
-        let mut points = vec![0; nodes.len()];
-        plimsoll.score(&POD, &nodes, &mut points, now);
-        points
+    #[test]
+    fn pods_of_an_app_that_runs_are_estimated_by_the_mean_of_what_they_use() {
+        for (settings, expected) in [("", 46), ("learned=off", 39)] {
+            let mut plimsoll = measured(settings, &[SAMPLE], 30);
+            plimsoll.bound(&other(1), 0, 30);
+            let pods = [(other(1), 0, PodUse { cpu: 1.0, memory: 1_024 })];
+            for now in 31..=90 {
+                let observation = Observation::of_nodes_and_pods(now, &[SAMPLE], &pods);
+                plimsoll.observe(&observation);
+            }
+            // The one pod shows in the mean. 0.5 + 1/32 = 0.531, or 0.606 by the request.
+            assert_eq!(points(&mut plimsoll, 90), expected);
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_not_half_full_is_not_written_and_the_node_is_the_last_choice() {
+        let mut plimsoll = measured("", &[SAMPLE], 12);
+        assert_eq!(points(&mut plimsoll, 12), 0);
+        (13..=18).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &[SAMPLE])));
+        assert_eq!(points(&mut plimsoll, 18), 39);
     }
 
     #[test]
     fn a_node_loses_points_for_what_it_would_be_above_what_is_typical() {
         let samples = [busy(0.5), busy(0.1), busy(0.7)];
-        let mut plimsoll = measured(None, &samples, 30);
+        let mut plimsoll = Plimsoll::new(Setup::of(&mut Settings::default()).unwrap());
+        (1..=30).for_each(|now| plimsoll.observe(&Observation::of_nodes(now, &samples)));
+        let mut points = [0; 3];
+        plimsoll.score(&POD, &[0, 1, 2], &mut points, 30);
         // 0.5 of CPU and 0.25 of memory are typical. The pod adds 0.10625 and 0.04375, of which the cold node has the
         // latter.
-        assert_eq!(scores(&mut plimsoll, 3, 30), [27, 29, 21]);
-        // A pod in flight counts.
-        plimsoll.bound(&other(1), 1, 30);
-        assert!(scores(&mut plimsoll, 3, 30)[1] < 29);
+        assert_eq!(points, [27, 29, 21]);
     }
 
     #[test]
     fn hard_limits_let_a_pod_wait_and_soft_ones_let_the_least_loaded_pass() {
         let samples = [busy(0.9), busy(0.8), busy(0.95)];
-        let mut soft = measured(None, &samples, 36);
+        let mut soft = measured("", &samples, 36);
         assert_eq!(passing(&mut soft, 3, 36), [0, 1, 2]);
-        let mut hard = measured(Some(0.6), &samples, 36);
+        let mut hard = measured("hardLimit=0.6", &samples, 36);
         assert!(passing(&mut hard, 3, 36).is_empty());
         // 0.45 + 0.10625 is below 0.6; at 0.5 it is not.
         let samples = [busy(0.5), busy(0.45)];
-        let mut hard = measured(Some(0.6), &samples, 36);
+        let mut hard = measured("hardLimit=0.6", &samples, 36);
         assert_eq!(passing(&mut hard, 2, 36), [1]);
     }
 

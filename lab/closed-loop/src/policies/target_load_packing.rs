@@ -19,8 +19,9 @@ const AGENT_INTERVAL: Step = MINUTE;
 /// For how long bindings are kept.
 const KEPT: Step = 5 * MINUTE;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct TargetLoadPacking {
+    beside_resource_scores: bool,
     watcher: Watcher,
     /// By node: when pods were bound, and what each is expected to use, in thousandths of a core.
     bound: Vec<VecDeque<(Step, f64)>>,
@@ -43,6 +44,10 @@ fn points(percent: f64) -> i64 {
 }
 
 impl TargetLoadPacking {
+    pub(super) fn new(beside_resource_scores: bool) -> Self {
+        Self { beside_resource_scores, ..Self::default() }
+    }
+
     fn percent(&self, pod: &PodView, node: NodeId) -> Option<f64> {
         let [cpu, _] = self.watcher.readings(node)?;
         let end = self.watcher.polled_at;
@@ -60,8 +65,12 @@ impl Policy for TargetLoadPacking {
         Hook::Plugin { weight: 1 }
     }
 
+    fn copy(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn keeps_resource_scores(&self) -> bool {
-        false
+        self.beside_resource_scores
     }
 
     fn observe(&mut self, observation: &Observation<'_>) {
@@ -112,7 +121,7 @@ mod tests {
     }
 
     fn observe(packing: &mut TargetLoadPacking, now: Step) {
-        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1 }];
+        let samples = [NodeSample { up: true, cpu: 0.1, memory: 0.1, best_effort: 0.0 }];
         packing.observe(&Observation::of_nodes(now, &samples));
     }
 }

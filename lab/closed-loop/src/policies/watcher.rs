@@ -11,13 +11,14 @@ const WINDOW: Step = 15 * MINUTE;
 const POLL: Step = MINUTE / 2;
 
 /// Readings of all nodes, as of the last poll.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Watcher {
     nodes: Vec<Node>,
     /// When the last poll was; it is the end of the window for pods in flight.
     pub(super) polled_at: Step,
 }
 
+#[derive(Clone)]
 struct Node {
     samples: [Samples; 2],
     readings: Option<[Reading; 2]>,

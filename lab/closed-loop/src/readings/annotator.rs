@@ -47,7 +47,7 @@ pub struct NodeNotes {
 
 /// The annotations of all nodes. Every period a metric of all nodes is queued; the queue takes three minutes to drain,
 /// so each node has its own place within them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Annotator {
     periods: [Step; METRICS.len()],
     hot: Vec<HotRule>,
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn each_metric_is_written_at_its_own_period_and_each_node_at_its_own_time() {
         let mut annotator = Annotator::new(&crane_policy().unwrap());
-        let samples = vec![NodeSample { up: true, cpu: 0.5, memory: 0.25 }; 3];
+        let samples = vec![NodeSample { up: true, cpu: 0.5, memory: 0.25, best_effort: 0.0 }; 3];
         let mut writes = vec![Vec::new(); 3];
         for now in 0..HOUR {
             for node in annotator.step(now, &samples) {
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn hot_value_counts_bindings_as_crane_does() {
         let mut annotator = Annotator::new(&crane_policy().unwrap());
-        let samples = vec![NodeSample { up: true, cpu: 0.5, memory: 0.25 }];
+        let samples = vec![NodeSample { up: true, cpu: 0.5, memory: 0.25, best_effort: 0.0 }];
         for now in 0..=36 {
             annotator.step(now, &samples);
             if (14..25).contains(&now) {

@@ -97,3 +97,36 @@ impl SlidingMax {
         self.falling.front().map(|(_, value)| *value)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aggregates_of_what_the_window_holds() {
+        let mut samples = Samples::new(4);
+        [9.0, 1.0, 2.0, 3.0, 6.0].iter().zip(0..).for_each(|(value, at)| samples.push(at, *value));
+        assert_eq!(samples.mean(), Some(3.0));
+        // Deviations of 1, 2, 3, 6 from 3: 4 + 1 + 0 + 9 = 14, by 4.
+        assert_eq!(samples.mean_and_deviation(), Some((3.0, 3.5_f64.sqrt())));
+        assert_eq!((samples.quantile(0.95), samples.quantile(0.5)), (Some(6.0), Some(2.0)));
+        samples.forget(7);
+        assert_eq!((samples.len(), samples.mean()), (1, Some(6.0)));
+        samples.clear();
+        assert_eq!((samples.mean(), samples.quantile(0.95)), (None, None));
+    }
+
+    #[test]
+    fn sliding_maximum_is_the_maximum_of_the_window() {
+        let mut sliding = SlidingMax::new(10);
+        for now in 0..500 {
+            sliding.push(now, value(now));
+            let plain = (now.saturating_sub(9)..=now).map(value).fold(f64::MIN, f64::max);
+            assert_eq!(sliding.max(now), Some(plain));
+        }
+    }
+
+    fn value(at: Step) -> f64 {
+        f64::from(at * 7919 % 101)
+    }
+}

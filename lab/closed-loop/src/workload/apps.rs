@@ -7,7 +7,7 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::arrivals::{BURST_PODS, MAX_LIFE};
 use super::lognormal::{mean_cut, with_mean_1, with_median_1};
-use super::{AppId, mix, steps_of};
+use super::{AppId, Traits, mix, steps_of};
 use crate::cell::{Cell, Shape};
 use crate::cluster::{NODE_CORES, Scale};
 use crate::time::{DAY, STEP_SECONDS, Step};
@@ -25,11 +25,6 @@ const SERVICES_PART: f64 = 0.9;
 const HEAVY_RATIO: f64 = 2.0;
 /// Of all apps, those that prefer nodes with the label.
 const PREFERRING: f64 = 0.2;
-
-/// Median lifetime of services and jobs in seconds.
-const MEDIAN_LIFE: [f64; 2] = [8.0 * 3600.0, 20.0 * 60.0];
-/// Memory request by requested core in GiB: the median of a lognormal number, and where it is cut.
-const GIB_PER_CORE: [f64; 3] = [3.0, 1.0, 8.0];
 
 /// Whether an app's pods serve or end by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +65,7 @@ pub struct App {
     pub prefers_label: bool,
     /// Pods that run on average, bursts not counted; 0 for an app that came with a burst.
     pub running: f64,
-    /// Where sums over its rhythm are divided.
+    /// When the day of its ratio begins, where ratios change by day.
     pub day_begins: Step,
     /// What its noise follows from.
     pub noise: u64,
@@ -91,6 +86,7 @@ impl App {
 /// The apps of a run, and how often their pods arrive.
 pub(super) struct Catalogue {
     pub(super) apps: Vec<App>,
+    pub(super) traits: Traits,
     /// Mean lifetime of services' and jobs' pods in seconds.
     pub(super) mean_life: [f64; 2],
     /// Bursts a second of each kind.
@@ -103,10 +99,11 @@ pub(super) struct Catalogue {
 }
 
 impl Catalogue {
-    pub(super) fn new(cell: Cell, seed: u64, scale: &Scale) -> Self {
-        let mean_life = MEDIAN_LIFE.map(|median| mean_cut(median, 1.0, MAX_LIFE));
+    pub(super) fn new(cell: Cell, seed: u64, scale: &Scale, traits: &Traits) -> Self {
+        let mean_life = traits.median_life.map(|median| mean_cut(median, 1.0, MAX_LIFE));
         let mut this = Self {
             apps: Vec::new(),
+            traits: *traits,
             mean_life,
             // One an hour in 200 nodes.
             bursts_per_second: scale.nodes as f64 / 200.0 / 3600.0,
@@ -141,7 +138,7 @@ impl Catalogue {
             Shape::Skewed => self.cell.mean_ratio() * with_mean_1(rng, 0.8),
             Shape::Heavy if rng.random_bool(0.1) => HEAVY_RATIO,
             Shape::Heavy => self.light_ratio,
-            Shape::Uniform => self.cell.mean_ratio(),
+            _ => self.cell.mean_ratio(),
         };
         self.apps.push(app);
         self.apps.len() - 1
@@ -149,7 +146,7 @@ impl Catalogue {
 
     fn draw(&self, rng: &mut impl Rng, kind: AppKind) -> App {
         let cpu = request(rng.random());
-        let [median, least, most] = GIB_PER_CORE;
+        let [median, least, most] = self.traits.gib_per_core;
         let gib_per_core = (median * with_median_1(rng, 0.4)).clamp(least, most);
         let near_15: f64 = StandardNormal.sample(rng);
         let anytime: f64 = rng.random();
@@ -243,7 +240,7 @@ impl Catalogue {
                     app.ratio = if heavy.contains(&rank) { HEAVY_RATIO } else { self.light_ratio };
                 }
             }
-            Shape::Uniform => {}
+            _ => {}
         }
     }
 }
@@ -283,7 +280,7 @@ fn mean_request() -> f64 {
 }
 
 /// Lifetime in steps, drawn.
-pub(super) fn draw_life(rng: &mut impl Rng, kind: AppKind) -> f64 {
-    let life = MEDIAN_LIFE[kind.index()] * with_median_1(rng, 1.0);
+pub(super) fn draw_life(rng: &mut impl Rng, traits: &Traits, kind: AppKind) -> f64 {
+    let life = traits.median_life[kind.index()] * with_median_1(rng, 1.0);
     life.min(MAX_LIFE).max(f64::from(STEP_SECONDS))
 }

@@ -19,12 +19,6 @@ pub const BURST_PODS: usize = 50;
 pub(super) const MAX_LIFE: f64 = 5.0 * 86_400.0;
 
 const SECONDS_OF_DAY: f64 = 86_400.0;
-/// By how much of the mean arrivals rise at 15:00 and fall at 3:00.
-const RHYTHM: f64 = 0.5;
-/// Memory use by request: median and standard deviation of the logarithm.
-const MEMORY_RATIO: [f64; 2] = [0.6, 0.3];
-/// Standard deviation of the logarithm of a pod's own ratio.
-const POD_RATIO: f64 = 0.2;
 
 /// All pods, in the order of arrival.
 pub(super) fn generate(catalogue: &mut Catalogue, scale: &Scale) -> Vec<Pod> {
@@ -40,7 +34,7 @@ pub(super) fn generate(catalogue: &mut Catalogue, scale: &Scale) -> Vec<Pod> {
 }
 
 /// Turns an arrival in seconds into one in steps; a pod that ended before step 0 is left out.
-fn placed_in_time(at: f64, pod: Pod) -> Option<Pod> {
+pub(super) fn placed_in_time(at: f64, pod: Pod) -> Option<Pod> {
     let seconds = f64::from(STEP_SECONDS);
     if at >= 0.0 {
         return Some(Pod { arrival: (at / seconds) as u32, ..pod });
@@ -70,7 +64,7 @@ fn singles(
     }
     let mut rng = catalogue.rng(purpose);
     let rate = below / catalogue.mean_life[kind as usize];
-    for at in times(&mut rng, rate, scale) {
+    for at in times(&mut rng, rate, catalogue.traits.arrival_rhythm, scale) {
         let drawn = rng.random::<f64>() * below;
         let found = apps.partition_point(|(below, _)| *below <= drawn).min(apps.len() - 1);
         let pod = draw_pod(catalogue, &mut rng, apps[found].1);
@@ -88,7 +82,7 @@ fn bursts(
     let mut rng = catalogue.rng(purpose);
     let lasting: Vec<AppId> =
         (0..catalogue.lasting).filter(|app| catalogue.apps[*app].kind == kind).collect();
-    for at in times(&mut rng, catalogue.bursts_per_second, scale) {
+    for at in times(&mut rng, catalogue.bursts_per_second, catalogue.traits.arrival_rhythm, scale) {
         let app = if rng.random_bool(0.5) {
             catalogue.add(&mut rng, kind)
         } else {
@@ -103,10 +97,10 @@ fn bursts(
 
 /// Times of a Poisson process in seconds, at `rate` a second on average, from [`MAX_LIFE`] before step 0 on: candidates
 /// at the highest rate, each kept with the probability of the rate at its time.
-fn times(rng: &mut impl Rng, rate: f64, scale: &Scale) -> Vec<f64> {
+fn times(rng: &mut impl Rng, rate: f64, rhythm: f64, scale: &Scale) -> Vec<f64> {
     let end = f64::from(scale.steps) * f64::from(STEP_SECONDS);
     let join_at = f64::from(scale.join_at) * f64::from(STEP_SECONDS);
-    let highest = rate * (1.0 + RHYTHM) * scale.growth();
+    let highest = rate * (1.0 + rhythm) * scale.growth();
     let mut times = Vec::new();
     let mut at = -MAX_LIFE;
     loop {
@@ -117,7 +111,7 @@ fn times(rng: &mut impl Rng, rate: f64, scale: &Scale) -> Vec<f64> {
         }
         let angle = (at / SECONDS_OF_DAY - 15.0 / 24.0) * std::f64::consts::TAU;
         let growth = if at < join_at { 1.0 } else { scale.growth() };
-        let now = rate * (1.0 + RHYTHM * angle.cos()) * growth;
+        let now = rate * (1.0 + rhythm * angle.cos()) * growth;
         if rng.random::<f64>() * highest < now {
             times.push(at);
         }
@@ -126,8 +120,8 @@ fn times(rng: &mut impl Rng, rate: f64, scale: &Scale) -> Vec<f64> {
 
 fn draw_pod(catalogue: &Catalogue, rng: &mut impl Rng, app: AppId) -> Pod {
     let of = &catalogue.apps[app];
-    let life = draw_life(rng, of.kind);
-    let [median, sigma] = MEMORY_RATIO;
+    let life = draw_life(rng, &catalogue.traits, of.kind);
+    let [median, sigma] = catalogue.traits.memory_ratio;
     let memory = f64::from(of.memory) * (median * with_median_1(rng, sigma)).min(1.0);
     Pod {
         app,
@@ -135,7 +129,7 @@ fn draw_pod(catalogue: &Catalogue, rng: &mut impl Rng, app: AppId) -> Pod {
         life: steps_of(life),
         start_delay: rng.random_range(1..=2),
         settled: false,
-        factor: with_mean_1(rng, POD_RATIO) as f32,
+        factor: with_mean_1(rng, catalogue.traits.pod_ratio) as f32,
         memory_used: memory.round() as u32,
         noise: rng.random(),
     }

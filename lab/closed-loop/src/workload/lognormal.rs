@@ -27,3 +27,16 @@ pub(super) fn mean_cut(median: f64, sigma: f64, most: f64) -> f64 {
     }
     sum / weights
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mean_of_cut_numbers() {
+        // Without a cut: median · exp(sigma²/2).
+        assert!((mean_cut(8.0, 1.0, f64::MAX) - 8.0 * 0.5_f64.exp()).abs() < 1e-3);
+        // 8 h cut to 120 h: 13.190·Φ(1.7081) + 120·(1 − Φ(2.7081)) = 13.190·0.95618 + 120·0.00338 = 13.018.
+        assert!((mean_cut(8.0, 1.0, 120.0) - 13.018).abs() < 0.01);
+    }
+}

@@ -5,6 +5,15 @@
 
 use crate::cluster::{NODE_CPU, NODE_MEMORY, NodeId, ZONES, is_preferred, zone};
 
+/// Which of kube-scheduler's own scores count beside the policy's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum InTree {
+    /// LeastAllocated, BalancedAllocation, NodeAffinity and PodTopologySpread: the default profile.
+    All,
+    /// LeastAllocated and BalancedAllocation alone.
+    Resources,
+}
+
 /// Weight of NodeAffinity in the default profile.
 pub(super) const WEIGHT_OF_NODE_AFFINITY: i64 = 2;
 /// Weight of PodTopologySpread in the default profile.

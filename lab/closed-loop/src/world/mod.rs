@@ -5,12 +5,16 @@ mod in_tree;
 mod nodes;
 mod observation;
 mod scheduler;
+mod spread;
 
-pub use self::figures::Figures;
+pub use self::figures::{Figures, LEVELS, Waits, minutes};
+pub use self::in_tree::InTree;
 use self::nodes::Nodes;
 use self::observation::Measured;
 pub use self::observation::{NodeSample, Observation, PodUse};
 use self::scheduler::Scheduler;
+use self::spread::{Burst, Probes};
+pub use self::spread::{REPLICAS, Spread, SpreadFigures, Spreads};
 use crate::cluster::{NODE_CORES, NODE_CPU, NODE_MEMORY, NODE_PODS, NodeId, zone};
 use crate::policies::{PodView, Policy};
 use crate::time::{MINUTE, Step};
@@ -38,7 +42,7 @@ struct PodState {
     bound_at: Step,
     requested_at: Step,
     ends_at: Step,
-    was_evicted: bool,
+    evictions: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,12 +89,18 @@ pub struct World {
     shares: Vec<f64>,
     samples: Vec<NodeSample>,
     counter: figures::Counter,
+    spreads: Spreads,
     finished: Vec<u32>,
 }
 
 impl World {
-    /// An empty cluster under a policy.
-    pub fn new(workload: &Workload, policy: Box<dyn Policy>) -> Self {
+    /// An empty cluster under a policy, whose weight may be another than its own.
+    pub fn new(
+        workload: &Workload,
+        in_tree: InTree,
+        policy: Box<dyn Policy>,
+        weight: Option<i64>,
+    ) -> Self {
         let seed = mix(workload.cell.code()) ^ workload.seed;
         let scale = &workload.scale;
         let absent = PodState {
@@ -99,11 +109,11 @@ impl World {
             bound_at: 0,
             requested_at: 0,
             ends_at: Step::MAX,
-            was_evicted: false,
+            evictions: 0,
         };
         Self {
             policy,
-            scheduler: Scheduler::new(seed),
+            scheduler: Scheduler::new(in_tree, seed, weight),
             nodes: Nodes::new(scale, workload.services()),
             pods: vec![absent; workload.pods.len()],
             places: Vec::new(),
@@ -113,7 +123,8 @@ impl World {
             demand: vec![0.0; scale.all_nodes()],
             shares: vec![1.0; scale.all_nodes()],
             samples: Vec::new(),
-            counter: figures::Counter::new(scale.counted_from),
+            counter: figures::Counter::new(scale.counted_from, scale.all_nodes()),
+            spreads: Spreads::default(),
             finished: Vec::new(),
         }
     }
@@ -136,6 +147,12 @@ impl World {
         };
         self.policy.observe(&Observation::new(shared.now, &self.samples, measured));
         self.place_pods(shared);
+        let scale = &shared.workload.scale;
+        if shared.now >= scale.counted_from {
+            let (nodes, policy) = (&self.nodes, &*self.policy);
+            let probes = Probes { nodes, scheduler: &self.scheduler, policy };
+            probes.count(&mut self.spreads, scale, shared.workload.apps.len(), shared.now);
+        }
     }
 
     /// The pods that ended here since the last call.
@@ -146,7 +163,9 @@ impl World {
     /// The figures at the end.
     pub fn finish(self, now: Step) -> Figures {
         let waiting = self.pods.iter().filter(|pod| pod.phase == Phase::Waiting);
-        self.counter.finish(now, waiting.map(|pod| pod.requested_at))
+        let writes_an_hour = self.policy.writes_an_hour();
+        let figures = self.counter.finish(now, waiting.map(|pod| pod.requested_at));
+        Figures { writes_an_hour, spreads: self.spreads, ..figures }
     }
 
     /// Checks that no node has more requested than it has, and that the sums are those of its pods.
@@ -219,8 +238,8 @@ impl World {
         for pod in evicted {
             self.unbind(shared, pod);
             let state = &mut self.pods[pod];
-            self.counter.evicted();
-            state.was_evicted = true;
+            self.counter.evicted(state.evictions > 0);
+            state.evictions = state.evictions.saturating_add(1);
             if view(shared.workload, pod).kind == AppKind::Job {
                 state.ends_at = Step::MAX;
             }
@@ -273,9 +292,11 @@ impl World {
         self.samples.resize(joined, NodeSample::default());
         for (node, sample) in self.samples.iter_mut().enumerate() {
             let cpu = (self.demand[node] / NODE_CORES).min(1.0);
+            let best_effort = shared.workload.batch(node, shared.now) * (1.0 - cpu);
             *sample = NodeSample {
                 up: self.nodes.is_open(node),
-                cpu,
+                cpu: cpu + best_effort,
+                best_effort,
                 memory: self.nodes.memory_used[node] as f64 / f64::from(NODE_MEMORY),
             };
         }
@@ -288,6 +309,7 @@ impl World {
         for pod in shared.arriving.0..shared.arriving.1 {
             self.ask(shared.now, pod);
         }
+        let mut burst = self.burst(shared);
         let mut due = std::mem::take(self.due_at(shared.now));
         due.sort_unstable();
         for pod in due.drain(..) {
@@ -304,12 +326,33 @@ impl World {
                 shared.now,
             );
             match found {
-                Some(node) => self.bind(shared, &view, node),
+                Some(node) => {
+                    self.bind(shared, &view, node);
+                    if let Some(burst) = &mut burst {
+                        burst.bound(&view, node);
+                    }
+                }
                 None => self.due_at(shared.now + RETRY_AFTER).push(pod),
             }
         }
         // The emptied list is kept for its memory.
         *self.due_at(shared.now) = due;
+        if let Some(burst) = burst {
+            burst.count(&mut self.spreads, shared.now);
+        }
+    }
+
+    /// The burst of a service that arrives at this step, where that counts.
+    fn burst(&self, shared: &Shared<'_>) -> Option<Burst> {
+        if shared.now < shared.workload.scale.counted_from {
+            return None;
+        }
+        let (first, end) = shared.arriving;
+        let pods: Vec<(PodView, bool)> = (first..end)
+            .map(|pod| view(shared.workload, pod))
+            .map(|pod| (pod, shared.workload.apps[pod.app].prefers_label))
+            .collect();
+        Burst::among(&pods, &self.nodes, &self.scheduler)
     }
 
     fn bind(&mut self, shared: &Shared<'_>, view: &PodView, node: NodeId) {
@@ -320,9 +363,7 @@ impl World {
         self.nodes.bind(node, view, pod.memory_used);
         self.policy.bound(view, node, now);
         let state = &mut self.pods[view.id];
-        if now >= workload.scale.counted_from {
-            self.counter.waited(now, state.requested_at);
-        }
+        self.counter.bound(now, node, state.requested_at);
         (state.node, state.phase, state.bound_at) = (node as u16, Phase::Bound, now);
         if state.ends_at == Step::MAX {
             state.ends_at = now + pod.life;
@@ -331,7 +372,7 @@ impl World {
             }
         }
         // A pod that runs when the simulation begins goes on; after an eviction it starts as any other.
-        let goes_on = pod.settled && !state.was_evicted;
+        let goes_on = pod.settled && state.evictions == 0;
         let boost = if goes_on { 1.0 } else { 0.0 };
         self.places[shared.slot_of[view.id] as usize] = Place { node: node as u16, boost };
         if !goes_on {

@@ -5,9 +5,10 @@
 use super::in_tree;
 use crate::cluster::{NODE_CPU, NODE_MEMORY, NODE_PODS, NodeId, Scale, ZONES, zone};
 use crate::policies::PodView;
-use crate::workload::AppKind;
+use crate::workload::{AppId, AppKind};
 
 /// The nodes of a world, also those that join later.
+#[derive(Clone)]
 pub(super) struct Nodes {
     cpu: Vec<u32>,
     memory: Vec<u32>,
@@ -18,7 +19,7 @@ pub(super) struct Nodes {
     balance: Vec<i64>,
     /// Memory in use, MiB.
     pub(super) memory_used: Vec<u64>,
-    /// Pods of each app up to the last service on each node, and in each zone. Jobs are not counted.
+    /// Pods of each app up to the last service, and of probes, on each node, and in each zone. Jobs are not counted.
     of_app: Vec<u16>,
     of_app_in_zone: Vec<u32>,
     /// Nodes that have joined.
@@ -26,7 +27,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// The first `services` apps are those that spread.
+    /// The first `services` apps are those that spread; a later app is one of probes.
     pub(super) fn new(scale: &Scale, services: usize) -> Self {
         let all = scale.all_nodes();
         Self {
@@ -36,10 +37,20 @@ impl Nodes {
             open: vec![true; all],
             balance: vec![in_tree::balance(0, 0); all],
             memory_used: vec![0; all],
-            of_app: vec![0; all * services],
-            of_app_in_zone: vec![0; ZONES * services],
+            of_app: vec![0; all * (services + 1)],
+            of_app_in_zone: vec![0; ZONES * (services + 1)],
             joined: scale.nodes,
         }
+    }
+
+    /// The row of an app: apps of probes have the last one.
+    fn row(&self, app: AppId) -> usize {
+        app.min(self.of_app_in_zone.len() / ZONES - 1)
+    }
+
+    /// How many nodes take pods.
+    pub(super) fn open_nodes(&self) -> usize {
+        self.open[..self.joined].iter().filter(|open| **open).count()
     }
 
     pub(super) fn is_open(&self, node: NodeId) -> bool {
@@ -69,12 +80,13 @@ impl Nodes {
 
     /// Pods of the app on the node.
     pub(super) fn of_app(&self, app: usize, node: NodeId) -> u32 {
-        u32::from(self.of_app[app * self.open.len() + node])
+        u32::from(self.of_app[self.row(app) * self.open.len() + node])
     }
 
     /// Pods of the app in each zone.
     pub(super) fn of_app_in_zones(&self, app: usize) -> &[u32] {
-        &self.of_app_in_zone[app * ZONES..(app + 1) * ZONES]
+        let row = self.row(app);
+        &self.of_app_in_zone[row * ZONES..(row + 1) * ZONES]
     }
 
     pub(super) fn bind(&mut self, node: NodeId, pod: &PodView, memory_used: u32) {
@@ -84,8 +96,9 @@ impl Nodes {
         self.pods[node] += 1;
         self.memory_used[node] += u64::from(memory_used);
         if pod.kind == AppKind::Service {
-            self.of_app[pod.app * self.open.len() + node] += 1;
-            self.of_app_in_zone[pod.app * ZONES + zone(node)] += 1;
+            let row = self.row(pod.app);
+            self.of_app[row * self.open.len() + node] += 1;
+            self.of_app_in_zone[row * ZONES + zone(node)] += 1;
         }
         self.balance[node] = in_tree::balance(self.cpu[node], self.memory[node]);
     }
@@ -96,8 +109,9 @@ impl Nodes {
         self.pods[node] -= 1;
         self.memory_used[node] -= u64::from(memory_used);
         if pod.kind == AppKind::Service {
-            self.of_app[pod.app * self.open.len() + node] -= 1;
-            self.of_app_in_zone[pod.app * ZONES + zone(node)] -= 1;
+            let row = self.row(pod.app);
+            self.of_app[row * self.open.len() + node] -= 1;
+            self.of_app_in_zone[row * ZONES + zone(node)] -= 1;
         }
         self.balance[node] = in_tree::balance(self.cpu[node], self.memory[node]);
     }

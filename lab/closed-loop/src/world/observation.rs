@@ -13,8 +13,17 @@ pub struct NodeSample {
     pub up: bool,
     /// CPU in use, 0 to 1: what exceeds the capacity is not seen.
     pub cpu: f64,
+    /// The part of it that best-effort batch uses, which gives way to everything else.
+    pub best_effort: f64,
     /// Memory in use, 0 to 1.
     pub memory: f64,
+}
+
+impl NodeSample {
+    /// CPU in use, with best-effort batch or without.
+    pub fn cpu_with(&self, best_effort: bool) -> f64 {
+        if best_effort { self.cpu } else { self.cpu - self.best_effort }
+    }
 }
 
 /// One sample of a running pod, as its cgroup has it.

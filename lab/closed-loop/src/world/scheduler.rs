@@ -3,14 +3,20 @@
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-use super::in_tree::{WEIGHT_OF_NODE_AFFINITY, add_spread, node_affinity, nodes_to_find};
+use super::in_tree::{InTree, WEIGHT_OF_NODE_AFFINITY, add_spread, node_affinity, nodes_to_find};
 use super::nodes::Nodes;
 use crate::cluster::NodeId;
 use crate::policies::{Hook, PodView, Policy};
 use crate::time::Step;
 use crate::workload::AppKind;
 
+#[derive(Clone)]
 pub(super) struct Scheduler {
+    in_tree: InTree,
+    /// In place of the policy's own weight.
+    weight: Option<i64>,
+    /// Whether every node is looked at, as in clusters of up to 100 nodes.
+    all_nodes: bool,
     /// The node at which the next search begins.
     next_start: usize,
     rng: Xoshiro256PlusPlus,
@@ -22,8 +28,11 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(in_tree: InTree, seed: u64, weight: Option<i64>) -> Self {
         Self {
+            in_tree,
+            weight,
+            all_nodes: false,
             next_start: 0,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             found: Vec::new(),
@@ -31,6 +40,11 @@ impl Scheduler {
             points: Vec::new(),
             spread: Vec::new(),
         }
+    }
+
+    /// A copy that looks at every node.
+    pub(super) fn looking_at_all_nodes(&self) -> Self {
+        Self { all_nodes: true, ..self.clone() }
     }
 
     /// The node that the pod goes to, if there is one.
@@ -60,7 +74,8 @@ impl Scheduler {
         let start = self.next_start;
         let in_turn = (start..all).chain(0..start);
         let fitting = in_turn.filter(|node| nodes.fits(*node, pod));
-        let enough = nodes_to_find(all);
+        let looks_at_all = self.all_nodes || policy.looks_at_all_nodes();
+        let enough = if looks_at_all { all } else { nodes_to_find(all) };
         self.found.clear();
         match policy.hook() {
             Hook::Plugin { .. } => {
@@ -96,15 +111,16 @@ impl Scheduler {
         policy: &mut dyn Policy,
         now: Step,
     ) {
-        let Self { found, totals, points, spread, .. } = self;
+        let Self { in_tree, found, totals, points, spread, .. } = self;
+        let all = *in_tree == InTree::All;
         let resources = policy.keeps_resource_scores();
         totals.clear();
         totals.extend(found.iter().map(|node| {
-            let affinity = WEIGHT_OF_NODE_AFFINITY * node_affinity(prefers_label, *node);
+            let affinity = WEIGHT_OF_NODE_AFFINITY * node_affinity(all && prefers_label, *node);
             let resources = if resources { nodes.resource_score(*node, pod) } else { 0 };
             resources + affinity
         }));
-        if pod.kind == AppKind::Service {
+        if all && pod.kind == AppKind::Service {
             add_spread(
                 found,
                 |node| nodes.of_app(pod.app, node),
@@ -116,7 +132,7 @@ impl Scheduler {
         points.clear();
         points.resize(found.len(), 0);
         policy.score(pod, found, points, now);
-        let per_point = policy.hook().per_point();
+        let per_point = policy.hook().per_point(self.weight);
         totals.iter_mut().zip(points).for_each(|(total, points)| *total += *points * per_point);
     }
 
@@ -138,21 +154,31 @@ mod tests {
     const POD: PodView = PodView { id: 0, app: 0, kind: AppKind::Job, cpu: 1000, memory: 1024 };
 
     /// Leaves out nodes below a number, and counts what it was asked about.
+    #[derive(Clone)]
     struct From {
         hook: Hook,
         first: NodeId,
+        all_nodes: bool,
         asked: Vec<NodeId>,
     }
 
     impl From {
         fn new(hook: Hook, first: NodeId) -> Self {
-            Self { hook, first, asked: Vec::new() }
+            Self { hook, first, all_nodes: false, asked: Vec::new() }
         }
     }
 
     impl Policy for From {
         fn hook(&self) -> Hook {
             self.hook
+        }
+
+        fn copy(&self) -> Box<dyn Policy> {
+            Box::new(self.clone())
+        }
+
+        fn looks_at_all_nodes(&self) -> bool {
+            self.all_nodes
         }
 
         fn filter(&mut self, _pod: &PodView, nodes: &mut Vec<NodeId>, _now: Step) {
@@ -165,7 +191,7 @@ mod tests {
     fn an_extender_filters_what_was_found_and_a_plugin_while_nodes_are_looked_for() {
         let nodes = Nodes::new(&Scale::FULL, 1);
         let mut extender = From::new(Hook::Extender { weight: 1 }, 150);
-        let mut scheduler = Scheduler::new(1);
+        let mut scheduler = Scheduler::new(InTree::All, 1, None);
         assert_eq!(scheduler.find(&POD, false, &nodes, &mut extender, 0), None);
         assert_eq!(extender.asked, (0..100).collect::<Vec<_>>());
         // The next search begins where the last one ended.
@@ -184,10 +210,20 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_that_has_every_node_looked_at_is_asked_about_all() {
+        let nodes = Nodes::new(&Scale::FULL, 1);
+        let mut policy = From::new(Hook::Extender { weight: 1 }, 150);
+        policy.all_nodes = true;
+        let mut scheduler = Scheduler::new(InTree::All, 1, None);
+        let found = scheduler.find(&POD, false, &nodes, &mut policy, 0).unwrap();
+        assert_eq!((policy.asked.len(), found >= 150), (200, true));
+    }
+
+    #[test]
     fn a_preferred_label_outweighs_resources() {
         let nodes = Nodes::new(&Scale::FULL, 1);
         let mut none = From::new(Hook::Plugin { weight: 0 }, 0);
-        let mut scheduler = Scheduler::new(1);
+        let mut scheduler = Scheduler::new(InTree::All, 1, None);
         for _ in 0..20 {
             let found = scheduler.find(&POD, true, &nodes, &mut none, 0).unwrap();
             assert!(crate::cluster::is_preferred(found));

@@ -5,15 +5,16 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use closed_loop::cell::Cell;
+use closed_loop::cell::{Cell, Variant};
 use closed_loop::cluster::Scale;
-use closed_loop::workload::{Ar1, POD_NOISE, Pod, Workload};
+use closed_loop::workload::{Ar1, Pod, Traces, Workload};
 
 /// The first arrivals and sums of one workload, to six digits.
 fn describe(workload: &Workload, text: &mut String) {
-    let Workload { cell, seed, apps, pods, .. } = workload;
-    writeln!(text, "{cell}, seed {seed}").unwrap();
+    let Workload { cell, seed, apps, pods, traits, .. } = workload;
+    writeln!(text, "{cell} {:?}, seed {seed}", cell.variant).unwrap();
     writeln!(text, "apps {}, pods {}", apps.len(), pods.len()).unwrap();
     let lives = sum(pods, |pod| f64::from(pod.life));
     writeln!(text, "sum of lives {lives}").unwrap();
@@ -26,7 +27,7 @@ fn describe(workload: &Workload, text: &mut String) {
     writeln!(text, "sum of use at arrival {used}").unwrap();
     let memory = sum(pods, |pod| f64::from(pod.memory_used));
     writeln!(text, "sum of memory {memory}").unwrap();
-    let noise = Ar1::new(POD_NOISE, 300.0);
+    let noise = Ar1::new(traits.pod_noise, 300.0);
     let second = sum(pods, |pod| {
         f64::from(noise.next(noise.first(pod.noise), pod.noise, pod.arrival)).abs()
     });
@@ -62,11 +63,19 @@ fn digits(value: f64) -> String {
 #[test]
 fn the_workload_is_frozen() {
     let mut text = String::new();
-    // U25, S40 and H55.
-    for cell in Cell::all().into_iter().step_by(4) {
-        describe(&Workload::new(cell, 1, Scale::FULL), &mut text);
+    let variants =
+        [Variant::Frozen, Variant::Noisy, Variant::ShortLived, Variant::Memory, Variant::Levels];
+    for variant in variants {
+        // U25, S40 and H55.
+        for cell in Cell::all(variant).into_iter().step_by(4) {
+            describe(&Workload::new(cell, 1, Scale::FULL), &mut text);
+        }
     }
     let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let traces = Arc::new(Traces::read(&tests.join("fixtures/traces")).unwrap());
+    for cell in Cell::traced() {
+        describe(&Workload::replayed(cell, 1, Scale::QUICK, &traces), &mut text);
+    }
     let path = tests.join("golden/workload.txt");
     if std::env::var_os("PLIMSOLL_REGENERATE").is_some() {
         std::fs::write(&path, &text).unwrap();
