@@ -329,6 +329,15 @@ export class Cluster {
     return { ...this.stamp(), nodes: this.nodes.filter(node => node.cards.length).map(node => ({ name: node.name, cards: node.cards.map(detail) })) };
   }
 
+  capacity({ sizes }) {
+    const cards = this.allCards().nodes.flatMap(node => node.cards).filter(card => card.healthy && !card.closed);
+    const freeUnits = cards.reduce((sum, card) => sum + card.free, 0);
+    return sizes.map(size => ({
+      ...this.stamp(), size, count: 1, cores: 0, models: [], leftOut: 0,
+      total: { model: 'all', cards: cards.length, freeUnits, pods: cards.reduce((sum, card) => sum + Math.floor(card.free / size), 0), largest: 0 },
+    }));
+  }
+
   decisions(limit) {
     return { ...this.stamp(), missing: this.missing, decisions: [...this.waiting, ...this.decided].slice(0, limit) };
   }
@@ -474,7 +483,10 @@ export class StandIn {
 
   json(method, { pathname, searchParams }, body) {
     const { cluster } = this;
-    if (method === 'POST') return pathname === '/explain' ? cluster.explain(JSON.parse(body)) : null;
+    if (method === 'POST') {
+      const answers = { '/explain': 'explain', '/v1/capacity': 'capacity' };
+      return answers[pathname] ? cluster[answers[pathname]](JSON.parse(body)) : null;
+    }
     if (pathname === '/v1/state') {
       const since = searchParams.get('since') ?? undefined;
       return since === cluster.versionText() ? 'unchanged' : cluster.state(since);

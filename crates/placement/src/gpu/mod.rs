@@ -11,6 +11,7 @@
 
 mod back_off;
 mod beyond_units;
+mod capacity;
 mod card;
 mod claim;
 mod entry;
@@ -31,6 +32,7 @@ mod unmanaged;
 
 pub use back_off::NodeBackOff;
 pub use beyond_units::{BeyondUnits, Excess};
+pub use capacity::Capacity;
 pub use card::{Card, Closed};
 pub use claim::{CardShares, Claim, ClaimError};
 pub use entry::{Reservation, Stage};

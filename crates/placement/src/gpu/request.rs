@@ -182,6 +182,16 @@ impl GpuRequest {
         Self::new([ask]).ok().flatten()
     }
 
+    /// A request for the same part of this many cards of one node, of a namespace that may take any part of their
+    /// compute. `None` without cards or units, or with more units than can be counted.
+    pub fn of_shape(cards: u32, units: Units, cores: Cores) -> Option<Self> {
+        let units = Units(units.0.checked_mul(cards)?);
+        let card_use = CardUse { cards, cores, ..CardUse::default() };
+        let (name, kind) = ("main".to_owned(), ContainerKind::App);
+        let request = Self::new([ContainerRequest { name, kind, position: 0, units, card_use }]);
+        Some(request.ok()??.with_beyond_units(BeyondUnits::ALL))
+    }
+
     /// The request of a pod that was bound with this claim and these memory limits: its cards, compute and limits are
     /// those of the claim, whatever its annotations are now. A limit below the request does not count. `None` if Bind
     /// never writes such a claim for a pod with these units.
