@@ -184,7 +184,7 @@ export class Cluster {
       for (let i = 0; i < 9; i += 1) {
         list.push(pending('ml', `train-${i}`, { kind: 'Job', name: 'train' }, 840 - i * 30, {
           asks: { units: 20, count: 1, cores: 0, exclusive: false }, reasons: [{ reason: NO_CARD, nodes: all - 2 }, { reason: `Load[cpu_busy_avg_5m] is too high, over 0.8${HINT}`, nodes: 2 }],
-          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 },
+          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 }, fitsIf: `1 card with 20 free: ${gpu[0].name}/2 has 17`,
         }));
       }
       list.push(pending('vision', 'finetune-0', { kind: 'StatefulSet', name: 'finetune' }, 9000, {

@@ -23,7 +23,7 @@ use super::Answer;
 use crate::Extender;
 use crate::decisions::{MAX_PODS, Which};
 use crate::field;
-use crate::report::{all_cards, node_detail};
+use crate::report::{all_cards, in_words, node_detail};
 
 /// The beginning of all paths.
 pub(super) const PREFIX: &str = "/v1/";
@@ -188,6 +188,8 @@ async fn summarised(
     }
     let snapshot = decider.view.read();
     for decided in &mut decisions {
+        let Decided { nearest, asks, .. } = &*decided;
+        decided.fits_if = nearest.as_ref().map(|nearest| in_words(nearest, asks.as_ref()));
         let cards = decided.node.as_ref().and_then(|node| snapshot.cards(node));
         for account in cards.into_iter().flat_map(|cards| cards.accounts()) {
             if account.charges.iter().any(|charge| *charge.pod.as_str() == *decided.pod.uid) {

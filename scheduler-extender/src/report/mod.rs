@@ -7,10 +7,12 @@
 mod capacity;
 mod cards;
 mod changes;
+mod nearest;
 mod node;
 mod row;
 
 pub use self::capacity::capacity;
 pub use self::cards::all_cards;
 pub use self::changes::StateReport;
+pub use self::nearest::in_words;
 pub use self::node::node_detail;
