@@ -93,8 +93,7 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
     let wide = flags.format.is_wide();
     let mut heading = vec!["WAITS", "PODS", "NAMESPACE", "WORKLOAD", "WHY", "FITS IF"];
     heading.extend(wide.then_some("NAMES"));
-    let rows: Vec<Vec<String>> = groups.iter().map(|group| row(group, wide)).collect();
-    table::write(output, heading, &rows)?;
+    table::write(output, heading, groups.iter().map(|group| row(group, wide)))?;
     if let Ok(Decisions { replica, .. }) = &decisions
         && !replica.leads
     {

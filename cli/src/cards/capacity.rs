@@ -9,7 +9,7 @@ use super::{short_model, write_doubts};
 use crate::args::cards;
 use crate::cluster_access::Cluster;
 use crate::extender;
-use crate::output::{refuse_names, write_value};
+use crate::output::{refuse_names, write_form};
 use crate::table;
 
 /// Tells what fits.
@@ -29,11 +29,11 @@ pub(crate) fn capacity(flags: &cards::Capacity, output: &mut dyn Write) -> Resul
     };
     let mut answers = ask(&cluster, &question)?;
     let answer = answers.pop().context("the extender's answer is empty")?;
-    if write_value(&answer, flags.format, output)? {
+    if write_form(&answer, [], flags.format, output)? {
         return Ok(());
     }
-    let rows: Vec<[String; 5]> = answer.models.iter().chain([&answer.total]).map(row).collect();
-    table::write(output, ["MODEL", "CARDS", "FREE UNITS", "PODS THAT FIT", "LARGEST SIZE"], &rows)?;
+    let rows = answer.models.iter().chain([&answer.total]).map(row);
+    table::write(output, ["MODEL", "CARDS", "FREE UNITS", "PODS THAT FIT", "LARGEST SIZE"], rows)?;
     if answer.left_out > 0 {
         writeln!(output, "\n{} cards take no pods now, and are left out.", answer.left_out)?;
     }

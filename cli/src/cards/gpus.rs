@@ -44,7 +44,7 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
         if wide {
             heading.extend(["FREE COMPUTE", "MEMORY", "UUID"]);
         }
-        table::write(output, heading, &rows)?;
+        table::write(output, heading, rows)?;
         writeln!(output, "\n{}\n{}", summary(&cards), still_fit(flags, &cards, &cluster)?)?;
     }
     write_doubts(&cards.replica, output)
