@@ -203,7 +203,7 @@ fn scheduler_says(pod: &Pod) -> Option<String> {
 fn by_itself(pod: &Pod, may_be_asked: bool, now: Timestamp) -> Group {
     let created = pod.metadata.creation_timestamp.unwrap_or(now);
     let gates: Vec<&str> =
-        pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
+        pod.spec.scheduling_gates.iter().filter_map(|gate| gate["name"].as_str()).collect();
     let scheduler = &pod.spec.scheduler_name;
     let prefix = if may_be_asked { "" } else { "not asked: " };
     let why = if !gates.is_empty() {
