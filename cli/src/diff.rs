@@ -31,15 +31,14 @@ fn write_table(shadow: &Shadow, output: &mut dyn Write) -> Result<()> {
     let mut pods: Vec<&ShadowedPod> = shadow.pods.iter().collect();
     // The sort is stable, so the newest stay first.
     pods.sort_by_key(|pod| pod.differs.is_empty());
-    let rows: Vec<_> = pods.into_iter().map(row).collect();
-    if !rows.is_empty() {
+    if !pods.is_empty() {
         let heading = ["POD", "NODE", "BEST BY POLICY", "BEST BY SHADOW", "DIFFERS"];
-        table::write(output, heading, &rows)?;
+        table::write(output, heading, pods.iter().map(|pod| row(pod)))?;
         writeln!(output)?;
     }
     let score = count(shadow, Difference::Score);
     let filter = count(shadow, Difference::Filter);
-    let all = format::count(rows.len(), "pod");
+    let all = format::count(pods.len(), "pod");
     writeln!(
         output,
         "{all} in the last hour: {score} with other best nodes, {filter} with other nodes rejected."

@@ -45,8 +45,8 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let now = Timestamp::now();
-    let rows: Vec<[String; 5]> = ours.iter().map(|(event, _)| row(event, now)).collect();
-    Ok(table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], &rows)?)
+    let rows = ours.iter().map(|(event, _)| row(event, now));
+    Ok(table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], rows)?)
 }
 
 /// An event of Plimsoll's programs, as it was read and as it is shown.

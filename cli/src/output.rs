@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use crate::args::access::{Format, Output};
 use crate::format::{is_hidden, printable};
 
-/// Writes the value as JSON or YAML, or the names one a line, if that is asked for, and tells whether it was.
+/// Writes the value as JSON or YAML, or the names one a line, if that is asked for, and tells whether it was. Where
+/// there are no names, [`refuse_names`] comes first.
 ///
 /// # Errors
 ///
@@ -31,19 +32,6 @@ pub(crate) fn write_form(
         Some(Output::Wide) | None => return Ok(false),
     }
     Ok(true)
-}
-
-/// As [`write_form`], of a value of which no names are asked for: [`refuse_names`].
-///
-/// # Errors
-///
-/// If `output` cannot be written.
-pub(crate) fn write_value(
-    value: &impl Serialize,
-    format: Format,
-    output: &mut dyn Write,
-) -> Result<bool> {
-    write_form(value, std::iter::empty(), format, output)
 }
 
 /// Refuses `-o name` where nothing has a name.

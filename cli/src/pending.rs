@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use api::decisions::{Asks, Decided, Decisions, Lack, Nearest, Reason};
+use api::decisions::{Decided, Decisions, Reason};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::args::pods::Pending;
 use crate::cluster_access::objects::{List, Pod, workload};
 use crate::cluster_access::{Cluster, scope_flag};
 use crate::extender;
-use crate::format::{limit, load, printable, printable_lines, short_duration};
+use crate::format::{printable, printable_lines, short_duration};
 use crate::output::write_form;
 use crate::table::{self, or_none};
 
@@ -93,8 +93,7 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
     let wide = flags.format.is_wide();
     let mut heading = vec!["WAITS", "PODS", "NAMESPACE", "WORKLOAD", "WHY", "FITS IF"];
     heading.extend(wide.then_some("NAMES"));
-    let rows: Vec<Vec<String>> = groups.iter().map(|group| row(group, wide)).collect();
-    table::write(output, heading, &rows)?;
+    table::write(output, heading, groups.iter().map(|group| row(group, wide)))?;
     if let Ok(Decisions { replica, .. }) = &decisions
         && !replica.leads
     {
@@ -161,7 +160,7 @@ fn of_decision(decided: &Decided, pod: Option<&Pod>, now: Timestamp) -> Group {
         namespace: decided.pod.namespace.clone(),
         workload: by_us.unwrap_or_else(|| format!("pod/{}", decided.pod.name)),
         why: why(decided, pod),
-        fits_if: decided.nearest.as_ref().map(|nearest| fits_if(nearest, decided.asks.as_ref())),
+        fits_if: decided.fits_if.clone(),
         waited_seconds: waited.max(0),
         pods: vec![decided.pod.name.clone()],
     }
@@ -200,45 +199,11 @@ fn scheduler_says(pod: &Pod) -> Option<String> {
     if message.is_empty() { None } else { Some(message.clone()) }
 }
 
-fn fits_if(nearest: &Nearest, asks: Option<&Asks>) -> String {
-    let units = asks.map_or(0, |asks| asks.units);
-    match nearest {
-        Nearest::Card { node, index, free, lack } => match lack {
-            Lack::Units => format!("1 card with {units} free: {node}/{index} has {free}"),
-            Lack::Empty => {
-                format!("1 card that no pod is on: {node}/{index} is emptiest, with {free} free")
-            }
-            Lack::Unplaced => format!(
-                "once pods without a card have theirs on {node}: {node}/{index} has {free} free"
-            ),
-            Lack::Other => format!("{node}/{index} is nearest, with {free} free"),
-        },
-        Nearest::Cards { node, fit, lack } => {
-            let count = asks.map_or(0, |asks| asks.count);
-            match lack {
-                Lack::Units => {
-                    format!("{count} cards with {units} free on a node: {node} has {fit}")
-                }
-                Lack::Empty => {
-                    format!("{count} cards that no pod is on, of one node: {node} has {fit}")
-                }
-                Lack::Unplaced => format!(
-                    "once pods without a card have theirs on {node}: {fit} cards there have {units} free"
-                ),
-                Lack::Other => format!("{node} is nearest, where {fit} of {count} cards fit"),
-            }
-        }
-        Nearest::Limit { node, metric, load: now, max } => {
-            format!("{metric} at most {}: {node} has {}%", limit(*max), load(*now))
-        }
-    }
-}
-
 /// The group of one pod, by what stands on it: the extender has not decided about it, or that is not known.
 fn by_itself(pod: &Pod, may_be_asked: bool, now: Timestamp) -> Group {
     let created = pod.metadata.creation_timestamp.unwrap_or(now);
     let gates: Vec<&str> =
-        pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
+        pod.spec.scheduling_gates.iter().filter_map(|gate| gate["name"].as_str()).collect();
     let scheduler = &pod.spec.scheduler_name;
     let prefix = if may_be_asked { "" } else { "not asked: " };
     let why = if !gates.is_empty() {

@@ -17,7 +17,7 @@ use crate::cluster_access::objects::ConfigMap;
 use crate::cluster_access::{Cluster, PolicyMap};
 use crate::extender;
 use crate::format::{differences, printable, printable_lines};
-use crate::output::{refuse_names, write_value};
+use crate::output::{refuse_names, write_form};
 use crate::policy::{read, write_report};
 
 /// The ConfigMap's key.
@@ -89,12 +89,12 @@ pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.access);
     if flags.effective {
         let report: PolicyCheck = extender::get(&cluster, "/v1/policy")?;
-        let is_written = write_value(&report, flags.format, output)?;
+        let is_written = write_form(&report, [], flags.format, output)?;
         return if is_written { Ok(()) } else { write_report(&report, output) };
     }
     let found = stored(&cluster, &cluster.policy_map()?)?;
     let text = if flags.previous { previous(&found)? } else { found.policy() };
-    if write_value(&json!({ KEY: text }), flags.format, output)? {
+    if write_form(&json!({ KEY: text }), [], flags.format, output)? {
         return Ok(());
     }
     // Elsewhere it is a copy of the policy, for `policy check -` and files.

@@ -1,6 +1,5 @@
 //! Tables as kubectl prints them: capitals above, three spaces between columns, no borders.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use crate::format::printable;
@@ -21,12 +20,12 @@ const GAP: usize = 3;
 pub(crate) fn write<'a, Row: AsRef<[String]>>(
     output: &mut dyn Write,
     heading: impl AsRef<[&'a str]>,
-    rows: &[Row],
+    rows: impl IntoIterator<Item = Row>,
 ) -> io::Result<()> {
     let mut widths: Vec<usize> = heading.as_ref().iter().map(|cell| cell.chars().count()).collect();
-    let mut lines: Vec<Vec<Cow<'_, str>>> = Vec::new();
+    let mut lines: Vec<Vec<String>> = Vec::new();
     for row in rows {
-        let cells: Vec<_> = row.as_ref().iter().map(|cell| printable(cell)).collect();
+        let cells: Vec<_> = row.as_ref().iter().map(|it| printable(it).into_owned()).collect();
         for (width, cell) in widths.iter_mut().zip(&cells) {
             *width = cell.chars().count().max(*width);
         }

@@ -47,8 +47,7 @@ pub(crate) fn taints(flags: &Taints, output: &mut dyn Write) -> Result<()> {
         writeln!(output, "No node carries a taint for its load.")?;
     } else {
         let row = |it: &HotTaint| [it.node.clone(), it.key.clone(), it.effect.clone()];
-        let rows: Vec<[String; 3]> = taints.iter().map(row).collect();
-        table::write(output, ["NODE", "KEY", "EFFECT"], &rows)?;
+        table::write(output, ["NODE", "KEY", "EFFECT"], taints.iter().map(row))?;
     }
     Ok(())
 }

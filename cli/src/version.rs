@@ -11,7 +11,7 @@ use crate::args::operate::Version;
 use crate::cluster_access::Cluster;
 use crate::cluster_access::objects::Pod;
 use crate::extender;
-use crate::output::{refuse_names, write_value};
+use crate::output::{refuse_names, write_form};
 use crate::table::{self, NONE};
 
 /// This command's version.
@@ -60,7 +60,7 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
             }
         }
     }
-    if write_value(&answer, flags.format, output)? {
+    if write_form(&answer, [], flags.format, output)? {
         return Ok(code(&answer));
     }
     writeln!(output, "plimsoll   {CLIENT}")?;
@@ -70,8 +70,7 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
     if !answer.programs.is_empty() {
         writeln!(output)?;
         let row = |it: &Program| [it.program.clone(), it.version.clone(), it.pods.to_string()];
-        let rows: Vec<[String; 3]> = answer.programs.iter().map(row).collect();
-        table::write(output, ["PROGRAM", "IMAGE", "PODS"], &rows)?;
+        table::write(output, ["PROGRAM", "IMAGE", "PODS"], answer.programs.iter().map(row))?;
     }
     for problem in &answer.problems {
         writeln!(output, "\n{}", crate::format::printable_lines(problem))?;

@@ -140,9 +140,7 @@ function ofStranded(size) {
     over: 'over 100%',
     absent: 'no cards',
     value: row => (units(row) ? fit(row, size).stranded / units(row) : null),
-    text: row => (row.cards.length
-      ? `${counted(fit(row, size).stranded, 'unit')} stranded, ${counted(fit(row, size).pods, 'pod')} still fit`
-      : 'no cards'),
+    text: row => (row.cards.length ? `${counted(fit(row, size).stranded, 'unit')} stranded` : 'no cards'),
   };
 }
 
@@ -156,8 +154,8 @@ export function freeUnits(card) {
 }
 
 /**
- * How many pods of `size` units still fit on a node, and how many free units of its open cards they cannot use
- * (stranded). Unplaced units count once.
+ * How many pods of `size` units the free units of a node are enough for, and how many units of its open cards they
+ * cannot use (stranded). Unplaced units count once. How pods share cards is not looked at: the extender tells what fits.
  */
 export function fit(node, size) {
   let free = -node.unplaced;
@@ -211,19 +209,8 @@ export function capacity(nodes) {
       if (!card.units) sum.unitless += 1;
     }
   }
-  sum.free = total(nodes, node => fit(node, 1)).pods;
-  sum.sizes = sizes(nodes).map(size => ({ size, ...total(nodes, node => fit(node, size)) }));
-  sum.whole = total(nodes, fitWhole);
+  const whole = nodes.map(fitWhole);
+  const total = key => whole.reduce((all, one) => all + one[key], 0);
+  sum.whole = { pods: total('pods'), stranded: total('stranded') };
   return sum;
-}
-
-function total(nodes, of) {
-  let pods = 0;
-  let stranded = 0;
-  for (const node of nodes) {
-    const one = of(node);
-    pods += one.pods;
-    stranded += one.stranded;
-  }
-  return { pods, stranded };
 }

@@ -7,7 +7,7 @@ import {
   address, Awaited, count, counted, decimal, Facts, html, LoadBar, memory, memoryOf, MetricName,
   NodeLink, percent, PodLink, setSetting, share, span, Table, View, words,
 } from './elements.js';
-import { capacity, codeOf, isOver, limitOf, limitRatio, loadText, measures, OVER, UNKNOWN } from './measures.js';
+import { capacity, codeOf, isOver, limitOf, limitRatio, loadText, measures, OVER, sizes, UNKNOWN } from './measures.js';
 import { Explorer } from './heatmap.js';
 
 const MOST_ROWS = 60;
@@ -181,6 +181,9 @@ export function Cards({ cluster, settings, theme }) {
 
 function Capacity({ cluster }) {
   const sum = useMemo(() => capacity(cluster.nodes), [cluster.nodes]);
+  const got = useAnswer('/v1/capacity', 15, JSON.stringify({ sizes: sizes(cluster.nodes) }));
+  const bySize = (got.answer ?? []).map(({ size, total }) => ({ size, pods: total.pods, stranded: total.freeUnits - total.pods * size }));
+  const free = got.answer?.[0]?.total.freeUnits ?? 0;
   const out = [
     sum.unhealthy && `${counted(sum.unhealthy, 'card')} unhealthy`,
     sum.closed && `${counted(sum.closed, 'card')} closed`,
@@ -193,18 +196,19 @@ function Capacity({ cluster }) {
       ['held', share(sum.units ? sum.held / sum.units : null)],
       ['memory in use', sum.measured ? share(sum.used / sum.measured) : 'not measured'],
       ['compute held', share(sum.cores / sum.cards / 100)],
-      ['free on open cards', counted(sum.free, 'unit')],
+      ['free on open cards', counted(free, 'unit')],
     ]} />
     <h2>Still fits</h2>
     <p class="legend">Pods of one size that fit now, and free units that such pods cannot use (stranded).
       By cards alone: CPU, memory, taints and load may let fewer pods in.${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
+    <${Awaited} ...${got} what="what still fits" />
     <${Table} compact rows=${[
       ['still fit', one => html`<b>${count(one.pods)}</b>`],
       ['stranded', one => count(one.stranded)],
-      ['of what is free', one => (sum.free ? share(one.stranded / sum.free) : '–')],
+      ['of what is free', one => (free ? share(one.stranded / free) : '–')],
     ]} columns=${[
       ['Pods of', ([title]) => title, 'name'],
-      ...sum.sizes.map(one => [counted(one.size, 'unit'), ([, cell]) => cell(one), 'number']),
+      ...bySize.map(one => [counted(one.size, 'unit'), ([, cell]) => cell(one), 'number']),
       ['a whole card', ([, cell]) => cell(sum.whole), 'number'],
     ]} />`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import { ask, useAnswer } from './state.js';
 import {
   Awaited, count, counted, decimal, Facts, Find, html, memory,
-  MoreButton, NodeLink, PodLink, reasonText, share, span, Table, Time, View, words,
+  MoreButton, NodeLink, PodLink, reasonText, span, Table, Time, View, words,
 } from './elements.js';
 import { LoadTables } from './nodes.js';
 
@@ -19,30 +19,6 @@ export function asksText(asks) {
   if (!asks.exclusive && asks.count > 1) parts.push(`on each of ${counted(asks.count, 'card')}`);
   if (asks.cores) parts.push(`with ${asks.cores}% of compute`);
   return parts.join(' ');
-}
-
-/** What would have to change for a node to accept the pod. */
-export function fitsIf(decided) {
-  const { nearest, asks } = decided;
-  if (!nearest) return '';
-  if (nearest.lack === 'unplaced') return `Fits once pods without a card have theirs on ${nearest.node}.`;
-  if (nearest.kind === 'card' && nearest.lack === 'empty') {
-    return `Fits if no pod were on card ${nearest.index} of ${nearest.node}, the emptiest: ${counted(nearest.free, 'unit')} of it ${nearest.free === 1 ? 'is' : 'are'} free.`;
-  }
-  if (nearest.kind === 'card') {
-    const lack = (asks?.units ?? 0) - nearest.free;
-    return lack > 0
-      ? `Fits if ${counted(lack, 'more unit')} of card ${nearest.index} of ${nearest.node} became free: ${nearest.free} of ${asks.units} are.`
-      : `Nearest: card ${nearest.index} of ${nearest.node}, with ${counted(nearest.free, 'free unit')}.`;
-  }
-  if (nearest.kind === 'cards') {
-    const lack = (asks?.count ?? 0) - nearest.fit;
-    return `Fits if ${counted(Math.max(1, lack), 'more card')} of ${nearest.node} became free: ${nearest.fit} of ${asks?.count ?? '?'} fit.`;
-  }
-  if (nearest.kind === 'limit') {
-    return `Fits if ${nearest.metric} of ${nearest.node} fell from ${share(nearest.load)} to ${share(nearest.max)}, with the pod.`;
-  }
-  return '';
 }
 
 /** Waiting pods in groups of one workload, those that wait longest first. `now`: in seconds since 1970. */
@@ -76,7 +52,7 @@ function PendingGroup({ pods }) {
     <h2><span class="muted">${first.pod.namespace} · ${first.workload?.kind}</span> ${first.workload?.name ?? first.pod.name}
       ${' '}<span class="aside">${counted(pods.length, 'pod')}, longest ${span(pods[0].waits)}${first.asks && `, asks for ${asksText(first.asks)}`}</span></h2>
     ${first.fault && html`<p class="over-text">Can never fit: ${first.fault}.</p>`}
-    ${first.nearest && !first.fault && html`<p>${fitsIf(first)}</p>`}
+    ${first.fitsIf && !first.fault && html`<p>Fits if: ${first.fitsIf}.</p>`}
     ${first.accepted > 0 && html`<p>${count(first.accepted)} of ${counted(first.nodes, 'node')} may take it: kube-scheduler has not bound it yet.</p>`}
     ${first.reasons.length > 0 && html`<ul class="reasons">${first.reasons.map(({ reason, nodes }) => html`<li>
       <b>${counted(nodes, 'node')}</b> ${reasonText(reason)}</li>`)}</ul>`}
@@ -210,7 +186,7 @@ function Explained({ explanation, decided, partly, showAll }) {
       estimate && ['will use memory', html`${memory(estimate.memory.amount / 1048576)} <small>${estimate.memory.source}</small>`],
     ]} />
     ${explanation.fault && html`<p class="notice over-text">No node may take it: ${explanation.fault}.</p>`}
-    ${explanation.basis === 'decision' && !explanation.node && decided?.nearest && !explanation.fault && html`<p>${fitsIf(decided)}</p>`}
+    ${explanation.basis === 'decision' && !explanation.node && decided?.fitsIf && !explanation.fault && html`<p>Fits if: ${decided.fitsIf}.</p>`}
     ${!partly && html`<h2>${count(accepted)} of ${counted(list.length, 'node')} may take it</h2>`}
     ${partly && html`<h2>Nodes that the decision names</h2><p class="legend">${count(decided.accepted)} of ${counted(decided.nodes, 'node')} may take it. ${' '}
       <button type="button" onClick=${showAll}>Ask for all nodes</button></p>`}

@@ -144,12 +144,12 @@ export function useCluster() {
   return { ...shown, now: follower?.now };
 }
 
-/** The answer of another path, each `seconds` while it is shown. `at`: when it came. After a 404 there is none. */
-export function useAnswer(path, seconds) {
+/** The answer of another path, each `seconds` while it is shown, to `body` if there is one. `at`: when it came. After a 404 there is none. */
+export function useAnswer(path, seconds, body) {
   const [shown, setShown] = useState({ answer: null });
   useEffect(() => follow(async signal => {
-    const answer = await ask(path, signal);
+    const answer = await ask(path, signal, body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body });
     setShown(before => ({ answer: answer ?? before.answer, at: Date.now() }));
-  }, seconds * 1000, error => setShown(({ answer, at }) => ({ answer: error.status === 404 ? null : answer, at, error }))).stop, []);
+  }, seconds * 1000, error => setShown(({ answer, at }) => ({ answer: error.status === 404 ? null : answer, at, error }))).stop, [body]);
   return shown;
 }

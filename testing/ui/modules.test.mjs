@@ -6,7 +6,7 @@ import { test } from 'node:test';
 import { address, clock, memoryOf, memory, parseAddress, percent, reasonText, span } from '../../scheduler-extender/ui/elements.js';
 import { arrange, cellAfter, cellAt, cornerOf, highest, layOut } from '../../scheduler-extender/ui/heatmap.js';
 import { capacity, codeOf, countCodes, fit, fitWhole, isOver, limitOf, measures, OVER, sizes, UNKNOWN } from '../../scheduler-extender/ui/measures.js';
-import { asksText, distance, fitsIf, grouped, matches, ranked } from '../../scheduler-extender/ui/pods.js';
+import { asksText, distance, grouped, matches, ranked } from '../../scheduler-extender/ui/pods.js';
 import { fields, findings } from '../../scheduler-extender/ui/policy.js';
 import { delay, merge } from '../../scheduler-extender/ui/state.js';
 import { Cluster } from './stand-in.mjs';
@@ -167,7 +167,7 @@ test('a card that holds more than its units has none free', () => {
 test('sizes are powers of two up to the largest card', () => {
   assert.deepEqual(sizes([node([{}]), node([{ units: 80 }])]), [1, 2, 4, 8, 16, 32, 64]);
   const sum = capacity([node([{ held: 12, used: 500 }, { unhealthy: true }]), node([{ closed: true }], { backedOff: true })]);
-  assert.deepEqual([sum.cards, sum.units, sum.held, sum.free], [3, 72, 12, 12]);
+  assert.deepEqual([sum.cards, sum.units, sum.held], [3, 72, 12]);
   assert.deepEqual([sum.measured, sum.used, sum.unhealthy, sum.closed, sum.backedOff], [1000, 500, 1, 1, 1]);
 });
 
@@ -243,15 +243,8 @@ test('the highest values come first, of equal ones the first, and unknown ones l
   assert.deepEqual(highest(values, [], 5), []);
 });
 
-test('a pending pod says what would make it fit', () => {
-  const [card, placed, limit, never] = golden('decisions').decisions;
-  assert.equal(fitsIf(card), 'Fits if 3 more units of card 2 of gpu-4 became free: 17 of 20 are.');
-  assert.equal(fitsIf(placed), '');
-  assert.equal(fitsIf(limit), 'Fits if mem_usage_avg_5m of worker-3 fell from 83% to 80%, with the pod.');
-  assert.equal(fitsIf(never), 'Fits if 7 more cards of gpu-1 became free: 1 of 8 fit.');
-  const lacking = lack => fitsIf({ ...card, nearest: { ...card.nearest, lack } });
-  assert.equal(lacking('empty'), 'Fits if no pod were on card 2 of gpu-4, the emptiest: 17 units of it are free.');
-  assert.equal(lacking('unplaced'), 'Fits once pods without a card have theirs on gpu-4.');
+test('a pending pod says what it asks for', () => {
+  const [card, placed, , never] = golden('decisions').decisions;
   assert.equal(asksText(card.asks), '20 units');
   assert.equal(asksText(placed.asks), '32 units with 25% of compute');
   assert.equal(asksText(never.asks), '8 whole cards');

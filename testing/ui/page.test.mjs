@@ -519,7 +519,7 @@ test('pending pods say what would make them fit, that they never will, or that t
   await page.locator('.legend', { hasText: 'Pods without a node that the extender was asked about' }).getByText('kubectl plimsoll pending').waitFor();
   const group = name => page.locator('.pending', { has: page.getByRole('heading', { name }) });
   const train = group(/ml · Job train\s+9 pods, longest 14 min, asks for 20 units/);
-  await train.getByText(`Fits if 3 more units of card 2 of ${cluster.nodes[0].name} became free: 17 of 20 are.`).waitFor();
+  await train.getByText(`Fits if: 1 card with 20 free: ${cluster.nodes[0].name}/2 has 17.`).waitFor();
   await train.getByText('10 nodes No GPU card with enough free memory').waitFor();
   await group(/ml · big/).getByText('Can never fit: asks for 16 cards, where no node has more than 8.').waitFor();
   await group(/Deployment web\s/).getByText('11 of 12 nodes may take it: kube-scheduler has not bound it yet.').waitFor();

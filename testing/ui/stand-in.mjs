@@ -184,7 +184,7 @@ export class Cluster {
       for (let i = 0; i < 9; i += 1) {
         list.push(pending('ml', `train-${i}`, { kind: 'Job', name: 'train' }, 840 - i * 30, {
           asks: { units: 20, count: 1, cores: 0, exclusive: false }, reasons: [{ reason: NO_CARD, nodes: all - 2 }, { reason: `Load[cpu_busy_avg_5m] is too high, over 0.8${HINT}`, nodes: 2 }],
-          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 },
+          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 }, fitsIf: `1 card with 20 free: ${gpu[0].name}/2 has 17`,
         }));
       }
       list.push(pending('vision', 'finetune-0', { kind: 'StatefulSet', name: 'finetune' }, 9000, {
@@ -327,6 +327,15 @@ export class Cluster {
 
   allCards() {
     return { ...this.stamp(), nodes: this.nodes.filter(node => node.cards.length).map(node => ({ name: node.name, cards: node.cards.map(detail) })) };
+  }
+
+  capacity({ sizes }) {
+    const cards = this.allCards().nodes.flatMap(node => node.cards).filter(card => card.healthy && !card.closed);
+    const freeUnits = cards.reduce((sum, card) => sum + card.free, 0);
+    return sizes.map(size => ({
+      ...this.stamp(), size, count: 1, cores: 0, models: [], leftOut: 0,
+      total: { model: 'all', cards: cards.length, freeUnits, pods: cards.reduce((sum, card) => sum + Math.floor(card.free / size), 0), largest: 0 },
+    }));
   }
 
   decisions(limit) {
@@ -474,7 +483,10 @@ export class StandIn {
 
   json(method, { pathname, searchParams }, body) {
     const { cluster } = this;
-    if (method === 'POST') return pathname === '/explain' ? cluster.explain(JSON.parse(body)) : null;
+    if (method === 'POST') {
+      const answers = { '/explain': 'explain', '/v1/capacity': 'capacity' };
+      return answers[pathname] ? cluster[answers[pathname]](JSON.parse(body)) : null;
+    }
     if (pathname === '/v1/state') {
       const since = searchParams.get('since') ?? undefined;
       return since === cluster.versionText() ? 'unchanged' : cluster.state(since);

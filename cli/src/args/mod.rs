@@ -89,8 +89,8 @@ pub(crate) enum Command {
     Inspect(cards::Inspect),
     /// Tell how many more GPU pods of a size fit, by model and in all.
     ///
-    /// By the free units of the cards that take pods, as if nothing else were in the way: CPU, memory, taints and load
-    /// may let fewer pods in. `why -f FILE` tells of one pod, by load and cards.
+    /// As many as Filter would accept one after the other, by cards alone: CPU, memory, taints and load may let fewer
+    /// pods in. `why -f FILE` tells of one pod, by load and cards.
     Capacity(cards::Capacity),
     /// Propose the fewest moves that make room for a pod with one or several cards.
     ///

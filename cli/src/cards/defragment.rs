@@ -47,9 +47,8 @@ pub(crate) fn defragment(flags: &Defragment, output: &mut dyn Write) -> Result<E
                 "{} would make room for {shape} {place}:\n",
                 count(moves.len(), "move")
             )?;
-            let rows: Vec<[String; 7]> = moves.iter().map(|it| row(it, node)).collect();
             let heading = ["NAMESPACE", "POD", "WORKLOAD", "PRIORITY", "UNITS", "FROM", "TO"];
-            table::write(output, heading, &rows)?;
+            table::write(output, heading, moves.iter().map(|it| row(it, node)))?;
         }
     }
     write_staying(&answer, output)?;

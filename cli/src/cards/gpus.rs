@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Result, bail};
+use api::capacity::Question;
 use api::inspect::Inspected;
 use api::node::{AllCards, Card, NodeCards, NodeDetail, Sharing};
 
-use super::room::{Asked, Free};
+use super::capacity;
 use super::{chosen, holder, out_of_use, short_model, write_doubts};
 use crate::args::cards::{Gpus, Inspect};
 use crate::cluster_access::Cluster;
@@ -43,8 +44,8 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
         if wide {
             heading.extend(["FREE COMPUTE", "MEMORY", "UUID"]);
         }
-        table::write(output, heading, &rows)?;
-        writeln!(output, "\n{}", summary(&cards))?;
+        table::write(output, heading, rows)?;
+        writeln!(output, "\n{}\n{}", summary(&cards), still_fit(flags, &cards, &cluster)?)?;
     }
     write_doubts(&cards.replica, output)
 }
@@ -142,7 +143,7 @@ pub(super) fn bar(held: u32, units: u32) -> String {
     format!("{}{}", "█".repeat(full), "░".repeat(BAR as usize - full))
 }
 
-/// Totals, what still fits of the sizes that pods have, and what fits none of them.
+/// Totals, and what is too little for the sizes that pods have.
 fn summary(cards: &AllCards) -> String {
     let all: Vec<&Card> = each_card(cards).map(|(_, card)| card).collect();
     let units: u64 = all.iter().map(|card| u64::from(card.units)).sum();
@@ -163,16 +164,29 @@ fn summary(cards: &AllCards) -> String {
         let stranded: u32 = open.iter().map(|card| card.free).filter(|free| free < smallest).sum();
         text += &format!(", {stranded} stranded (less than {smallest} on a card)");
     }
-    let largest = open.iter().map(|card| card.free).max().unwrap_or_default();
+    text + "."
+}
+
+/// How many pods of the usual sizes fit, as Filter decides, and the largest that does.
+fn still_fit(flags: &Gpus, cards: &AllCards, cluster: &Cluster) -> Result<String> {
+    let names = || cards.nodes.iter().map(|node| node.name.clone()).collect();
+    let mut sizes = sizes(&each_card(cards).map(|(_, card)| card).collect::<Vec<_>>());
+    // Of no pod, for the largest size alone.
+    sizes.push(1);
+    let question = Question {
+        sizes,
+        count: 1,
+        cores: 0,
+        node_names: (flags.node.is_some() || flags.selector.is_some()).then(names),
+    };
+    let mut answers = capacity::ask(cluster, &question)?;
+    let largest = answers.pop().map_or(0, |of_any| of_any.total.largest);
     let mut fits: Vec<String> = Vec::new();
-    for size in sizes.iter().filter(|size| **size <= largest) {
-        let asked = Asked { units: *size, cores: 0, count: 1 };
-        let free = |card: &Card| Free { units: card.free, cores: card.free_cores };
-        let pods: u64 = open.iter().map(|card| asked.on_card(free(card))).sum();
-        fits.push(format!("{size} units {pods}x"));
+    for answer in answers.iter().filter(|answer| answer.total.pods > 0) {
+        fits.push(format!("{} units {}x", answer.size, answer.total.pods));
     }
     fits.push(format!("{largest} units at most"));
-    format!("{text}.\nStill fit: {}.", fits.join(", "))
+    Ok(format!("Still fit: {}.", fits.join(", ")))
 }
 
 /// Memory in use and all memory, in MiB, of the cards whose use is measured.

@@ -4,7 +4,6 @@ pub(crate) mod capacity;
 pub(crate) mod cordon;
 pub(crate) mod defragment;
 pub(crate) mod gpus;
-pub(crate) mod room;
 pub(crate) mod top;
 
 use std::io::Write;

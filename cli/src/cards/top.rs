@@ -90,8 +90,7 @@ impl<T: Serialize> Items<T> {
         if self.items.is_empty() && !none.is_empty() {
             writeln!(output, "{none}")?;
         } else {
-            let rows: Vec<Row> = self.items.iter().map(row).collect();
-            table::write(output, heading, &rows)?;
+            table::write(output, heading, self.items.iter().map(row))?;
             if left > 0 {
                 writeln!(output, "and {left} more (--all)")?;
             }

@@ -107,16 +107,9 @@ pub(crate) struct Pod {
 pub(crate) struct PodSpec {
     pub(crate) node_name: String,
     pub(crate) scheduler_name: String,
-    pub(crate) scheduling_gates: Vec<Gate>,
+    pub(crate) scheduling_gates: Vec<Value>,
     pub(crate) containers: Vec<Container>,
     pub(crate) init_containers: Vec<Container>,
-}
-
-/// A scheduling gate.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Gate {
-    pub(crate) name: String,
 }
 
 /// A container.

@@ -3,29 +3,14 @@
 //! Invariant: only who may bind rights of the whole cluster can change the answer. A label says nothing here: everybody
 //! who may write Deployments in some namespace can write `app.kubernetes.io/part-of: plimsoll` there.
 
-use serde::Deserialize;
+use serde_json::Value;
 
-use super::objects::{List, Meta};
+use super::objects::List;
 use super::{EXTENDER, Failure, Kubectl};
 
 /// Programs beside the extender. Each has the ClusterRoleBinding `plimsoll-PROGRAM` of its own ServiceAccount.
 const ANNOTATOR: &str = "annotator";
 const PLUGIN: &str = "gpushare-device-plugin";
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ClusterRoleBinding {
-    metadata: Meta,
-    subjects: Vec<Subject>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Subject {
-    kind: String,
-    name: String,
-    namespace: String,
-}
 
 /// The namespaces of Plimsoll's programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,15 +31,16 @@ impl Places {
         let names = [EXTENDER, ANNOTATOR, PLUGIN].map(name_of);
         let [extender, annotator, plugin] = names.each_ref().map(String::as_str);
         let words = ["clusterrolebindings", extender, annotator, plugin, "--ignore-not-found"];
-        let found: Option<List<ClusterRoleBinding>> = kubectl.get_if_there(&words)?;
+        let found: Option<List<Value>> = kubectl.get_if_there(&words)?;
         Ok(Self::of(&found.unwrap_or_default().items))
     }
 
-    fn of(bindings: &[ClusterRoleBinding]) -> Self {
+    fn of(bindings: &[Value]) -> Self {
         let namespace = |program: &str| {
-            let binding = bindings.iter().find(|it| it.metadata.name == name_of(program))?;
-            let is_its = |it: &&Subject| it.kind == "ServiceAccount" && it.name == program;
-            binding.subjects.iter().find(is_its).map(|account| account.namespace.clone())
+            let binding = bindings.iter().find(|it| it["metadata"]["name"] == name_of(program))?;
+            let is_its = |it: &&Value| it["kind"] == "ServiceAccount" && it["name"] == program;
+            let account = binding["subjects"].as_array()?.iter().find(is_its)?;
+            account["namespace"].as_str().map(str::to_owned)
         };
         Self {
             own: namespace(EXTENDER).or_else(|| namespace(ANNOTATOR)),
@@ -69,13 +55,12 @@ fn name_of(program: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     fn places(bindings: &Value) -> (Option<String>, Option<String>) {
-        let bindings: Vec<ClusterRoleBinding> = serde_json::from_value(bindings.clone()).unwrap();
-        let Places { own, node_agents } = Places::of(&bindings);
+        let Places { own, node_agents } = Places::of(bindings.as_array().unwrap());
         (own, node_agents)
     }
 

@@ -30,8 +30,8 @@ impl PolicyMap {
         [EXTENDER, "annotator"].iter().find_map(|program| {
             let workload = find(workloads, program)?;
             let volumes = &workload.spec.template.spec.volumes;
-            let volume = volumes.iter().find(|volume| volume.name == VOLUME)?;
-            let name = volume.config_map.as_ref()?.name.clone();
+            let volume = volumes.iter().find(|volume| volume["name"] == VOLUME)?;
+            let name = volume["configMap"]["name"].as_str()?.to_owned();
             Some(Self { namespace: workload.metadata.namespace.clone(), name })
         })
     }

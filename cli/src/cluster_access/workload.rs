@@ -1,6 +1,7 @@
 //! Deployments and DaemonSets, as far as they tell what a program is set to and what it mounts.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::objects::{Container, Meta};
 
@@ -34,48 +35,7 @@ pub(crate) struct TemplateSpec {
     /// Whether its processes see those of the node.
     #[serde(rename = "hostPID")]
     pub(crate) host_pid: bool,
-    pub(crate) volumes: Vec<Volume>,
-}
-
-/// A volume, as far as it names ConfigMaps and Secrets.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Volume {
-    pub(crate) name: String,
-    pub(crate) config_map: Option<Source>,
-    pub(crate) secret: Option<Source>,
-    pub(crate) projected: Option<Projected>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Projected {
-    pub(crate) sources: Vec<ProjectedSource>,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ProjectedSource {
-    pub(crate) secret: Option<Source>,
-}
-
-/// The ConfigMap or Secret of a volume.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Source {
-    pub(crate) name: String,
-    /// The name, of a volume that is a Secret alone.
-    pub(crate) secret_name: String,
-    /// The keys that are mounted; all if there are none.
-    pub(crate) items: Vec<Item>,
-    /// Whether pods start without it.
-    pub(crate) optional: bool,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Item {
-    pub(crate) key: String,
+    pub(crate) volumes: Vec<Value>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -112,12 +72,15 @@ impl Workload {
     pub(crate) fn certificates(&self) -> Vec<(&str, bool)> {
         let mut found = Vec::new();
         for volume in &self.spec.template.spec.volumes {
-            let sources = volume.projected.as_ref().map_or(&[][..], |it| &it.sources[..]);
-            let projected = sources.iter().filter_map(|source| source.secret.as_ref());
-            for Source { name, secret_name, items, optional } in projected.chain(&volume.secret) {
-                if items.is_empty() || items.iter().any(|item| item.key == "tls.crt") {
-                    let name = if name.is_empty() { secret_name } else { name };
-                    found.push((name.as_str(), *optional));
+            let projected = volume["projected"]["sources"].as_array().into_iter().flatten();
+            for secret in projected.map(|source| &source["secret"]).chain([&volume["secret"]]) {
+                let name = secret["name"].as_str().or(secret["secretName"].as_str());
+                // The keys that are mounted; all without a list.
+                let keys = secret["items"].as_array().filter(|keys| !keys.is_empty());
+                let is_mounted =
+                    keys.is_none_or(|keys| keys.iter().any(|it| it["key"] == "tls.crt"));
+                if let Some(name) = name.filter(|_| is_mounted) {
+                    found.push((name, secret["optional"] == true));
                 }
             }
         }

@@ -19,22 +19,21 @@ use crate::table::{self, NONE, or_none};
 /// If `output` cannot be written.
 pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     if let Some(load) = &node.load {
-        let rows: Vec<_> = Row::all(load).iter().map(Row::cells).collect();
         writeln!(output)?;
         let heading =
             ["METRIC", "READING", "AGE", "IN FLIGHT", "POD", "LIMIT", "OUTCOME", "POINTS"];
-        table::write(output, heading, &rows)?;
+        table::write(output, heading, metric_rows(load))?;
         for NodeCost { points, text, .. } in &load.costs {
             writeln!(output, "\n{points} points less for {}.", printable(text))?;
         }
     }
     if let Some(cards) = &node.cards {
-        let rows: Vec<_> = cards.cards.iter().map(|card| card_row(card, &cards.chosen)).collect();
         writeln!(output, "\nThe pod asks for {}.", asked(cards))?;
-        if !rows.is_empty() {
+        if !cards.cards.is_empty() {
+            let rows = cards.cards.iter().map(|card| card_row(card, &cards.chosen));
             let heading =
                 ["", "CARD", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
-            table::write(output, heading, &rows)?;
+            table::write(output, heading, rows)?;
         }
         if let Some(cost) = cards.cost {
             writeln!(
@@ -66,72 +65,50 @@ fn parts(millionths: i64) -> String {
     format!("{:.2} cards", millionths as f64 / 1e6)
 }
 
-/// What limit and term of one metric say.
-struct Row<'a> {
-    metric: &'a str,
-    reading: &'a Reading,
-    in_flight: Option<f64>,
-    pod: Option<f64>,
-    limit: Option<(f64, LimitOutcome)>,
-    points: Option<f64>,
+/// The cells of each metric: of its limit, of its term of the score, or of both.
+fn metric_rows(load: &Load) -> Vec<[String; 8]> {
+    let mut rows = Vec::new();
+    for limit in &load.limits {
+        let mut row = metric_row(&limit.metric, &limit.reading, limit.in_flight, limit.pod);
+        row[5] = format::limit(limit.max);
+        row[6] = of_limit(&limit.metric, limit.outcome).to_owned();
+        rows.push(row);
+    }
+    for term in &load.terms {
+        let known = rows.iter().position(|row| row[0] == term.metric);
+        if known.is_none() {
+            rows.push(metric_row(&term.metric, &term.reading, term.in_flight, term.pod));
+        }
+        let at = known.unwrap_or(rows.len() - 1);
+        rows[at][7] = or_none(term.points.map(|points| format!("{points:.1}")));
+    }
+    rows
 }
 
-impl<'a> Row<'a> {
-    fn all(load: &'a Load) -> Vec<Self> {
-        let mut rows: Vec<Self> = load
-            .limits
-            .iter()
-            .map(|limit| Row {
-                metric: &limit.metric,
-                reading: &limit.reading,
-                in_flight: limit.in_flight,
-                pod: limit.pod,
-                limit: Some((limit.max, limit.outcome)),
-                points: None,
-            })
-            .collect();
-        for term in &load.terms {
-            match rows.iter_mut().find(|row| row.metric == term.metric) {
-                Some(row) => row.points = term.points,
-                None => rows.push(Row {
-                    metric: &term.metric,
-                    reading: &term.reading,
-                    in_flight: term.in_flight,
-                    pod: term.pod,
-                    limit: None,
-                    points: term.points,
-                }),
-            }
-        }
-        rows
-    }
+/// The cells of a metric without those of a limit and of a term.
+fn metric_row(
+    metric: &str,
+    read: &Reading,
+    in_flight: Option<f64>,
+    pod: Option<f64>,
+) -> [String; 8] {
+    let age = or_none(read.age_seconds.map(|seconds| duration(seconds as f64)));
+    let [in_flight, pod] = [in_flight, pod].map(|added| or_none(added.map(load)));
+    let [limit, outcome, points] = [NONE; 3].map(str::to_owned);
+    [metric.to_owned(), reading(read), age, in_flight, pod, limit, outcome, points]
+}
 
-    fn cells(&self) -> [String; 8] {
-        let age = self.reading.age_seconds.map(|seconds| duration(seconds as f64));
-        [
-            self.metric.to_owned(),
-            reading(self.reading),
-            or_none(age),
-            or_none(self.in_flight.map(load)),
-            or_none(self.pod.map(load)),
-            or_none(self.limit.map(|(max, _)| format::limit(max))),
-            or_none(self.limit.map(|(_, outcome)| self.of_limit(outcome).to_owned())),
-            or_none(self.points.map(|points| format!("{points:.1}"))),
-        ]
-    }
-
-    fn of_limit(&self, outcome: LimitOutcome) -> &'static str {
-        match outcome {
-            LimitOutcome::Met => "met",
-            LimitOutcome::MetWithoutPod => "met without the pod",
-            LimitOutcome::Exceeded => "exceeded",
-            LimitOutcome::Unknown if Demand::of_metric(&self.metric.into()).is_some() => {
-                "node's speed not known: passes"
-            }
-            LimitOutcome::Unknown => "not measured: passes",
-            LimitOutcome::UnknownRejected => "not measured: rejected",
-            LimitOutcome::Exempt => "exempt",
+fn of_limit(metric: &str, outcome: LimitOutcome) -> &'static str {
+    match outcome {
+        LimitOutcome::Met => "met",
+        LimitOutcome::MetWithoutPod => "met without the pod",
+        LimitOutcome::Exceeded => "exceeded",
+        LimitOutcome::Unknown if Demand::of_metric(&metric.into()).is_some() => {
+            "node's speed not known: passes"
         }
+        LimitOutcome::Unknown => "not measured: passes",
+        LimitOutcome::UnknownRejected => "not measured: rejected",
+        LimitOutcome::Exempt => "exempt",
     }
 }
 

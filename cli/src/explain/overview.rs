@@ -121,12 +121,12 @@ pub(super) fn write(explained: &Explanation, limit: usize, output: &mut dyn Writ
         row.extend(in_score.iter().map(|metric| metric.cell(node)));
         rows.push(row);
     }
-    table::write(output, heading, &rows)?;
+    table::write(output, heading, rows)?;
     write_others(&nodes, &shown, output)?;
     if !metrics.is_empty() {
-        let rows: Vec<_> = metrics.iter().map(Metric::row).collect();
         writeln!(output)?;
-        table::write(output, ["", "METRIC", "LIMIT", "SCORE SHARE", "WINDOW"], &rows)?;
+        let heading = ["", "METRIC", "LIMIT", "SCORE SHARE", "WINDOW"];
+        table::write(output, heading, metrics.iter().map(Metric::row))?;
     }
     Ok(())
 }

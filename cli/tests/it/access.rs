@@ -326,7 +326,7 @@ fn a_reader_that_leaves_early_is_no_error() {
     let mut cards: serde_json::Value = serde_json::from_str(CARDS).unwrap();
     let charges = format!("[{}]", charges.trim_end_matches(','));
     cards["nodes"][0]["cards"][0]["charges"] = serde_json::from_str(&charges).unwrap();
-    for flags in [&["gpus"][..], &["gpus", "-o", "json"]] {
+    for flags in [["gpus", "-o", "yaml"], ["gpus", "-o", "json"]] {
         let (url, server) = server::extender("200 OK", &cards.to_string());
         let mut child = Command::new(PLIMSOLL)
             .args(flags)

@@ -8,6 +8,7 @@ use crate::world::{Extender, World};
 const CARDS: &str = include_str!("../../../crates/api/tests/golden/all-cards.json");
 const NODE: &str = include_str!("../../../crates/api/tests/golden/node.json");
 const STATE: &str = include_str!("../../../crates/api/tests/golden/state.json");
+const CAPACITY: &str = include_str!("../../../crates/api/tests/golden/capacity.json");
 const MOVES: &str = include_str!("../../../crates/api/tests/golden/moves.json");
 const INSPECT: &str = include_str!("../../../crates/api/tests/golden/inspect.json");
 
@@ -16,6 +17,7 @@ fn world() -> World {
         ("/v1/cards", CARDS),
         ("/v1/nodes/gpu-1", NODE),
         ("/v1/state", STATE),
+        ("/v1/capacity", CAPACITY),
         ("/gpushare-scheduler/inspect", INSPECT),
     ]);
     World::new().with_extender(&extender.url)
@@ -58,7 +60,7 @@ fn nodes_are_chosen_by_their_labels() {
 fn a_replica_that_does_not_lead_says_so() {
     let mut cards = parsed(CARDS);
     cards["replica"]["leads"] = json!(false);
-    let extender = Extender::new(&[("/v1/cards", &cards.to_string())]);
+    let extender = Extender::new(&[("/v1/cards", &cards.to_string()), ("/v1/capacity", CAPACITY)]);
     let written = World::new().with_extender(&extender.url).run(&["gpus"]).success();
     assert!(written.contains("which does not lead"), "{written}");
 }
@@ -72,11 +74,13 @@ fn a_replica_that_does_not_know_everything_says_so_in_every_report() {
         &["top", "cards"],
         &["capacity", "--size", "1"],
     ] {
-        let [mut state, mut cards] = [STATE, CARDS].map(parsed);
-        state["replica"]["complete"] = json!(false);
-        cards["replica"]["complete"] = json!(false);
-        let [state, cards] = [state, cards].map(|value| value.to_string());
-        let extender = Extender::new(&[("/v1/cards", &cards), ("/v1/state", &state)]);
+        let [mut state, mut cards, mut capacity] = [STATE, CARDS, CAPACITY].map(parsed);
+        for replica in [&mut state, &mut cards, &mut capacity[0]] {
+            replica["replica"]["complete"] = json!(false);
+        }
+        let answers = [("/v1/cards", cards), ("/v1/state", state), ("/v1/capacity", capacity)];
+        let texts = answers.map(|(path, value)| (path, value.to_string()));
+        let extender = Extender::new(&texts.each_ref().map(|(path, text)| (*path, &**text)));
         let world = World::new().with_extender(&extender.url);
         let written = world.run(words).success();
         assert!(written.contains("has not listed all nodes and pods yet"), "{words:?}: {written}");
@@ -121,8 +125,15 @@ fn a_shape_is_cards_and_units() {
 #[test]
 fn capacity_tells_how_many_pods_fit_by_model_and_in_all() {
     assert_golden("capacity.txt", &world().run(&["capacity", "--size", "8"]).success());
-    let two = world().run(&["capacity", "--size", "8", "--count", "2", "-o", "json"]).success();
-    assert_eq!(parsed(&two)["total"]["pods"], 0);
+    let nodes = r#"{"items": [{"metadata": {"name": "gpu-1"}}]}"#;
+    let extender = Extender::new(&[("/v1/capacity", CAPACITY)]);
+    let world =
+        World::new().with_extender(&extender.url).answer("get nodes --selector=pool=a", nodes);
+    let words = "capacity --size 8 --count 2 --cores 30 -l pool=a -o json";
+    let json = world.run(&words.split(' ').collect::<Vec<_>>()).success();
+    assert_eq!(parsed(&json), parsed(CAPACITY)[0]);
+    let asked = r#"{"sizes":[8],"count":2,"cores":30,"nodeNames":["gpu-1"]}"#;
+    assert_eq!(extender.requests(), [format!("POST /v1/capacity HTTP/1.1 {asked}")]);
 }
 
 #[test]

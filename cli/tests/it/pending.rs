@@ -105,42 +105,6 @@ fn without_the_extender_the_pods_are_shown_with_kube_schedulers_words() {
 }
 
 #[test]
-fn what_is_lacking_is_told_as_it_is() {
-    for (exclusive, nearest, expected) in [
-        (
-            true,
-            json!({"kind": "card", "node": "gpu-1", "index": 0, "free": 60, "lack": "empty"}),
-            "1 card that no pod is on: gpu-1/0 is emptiest, with 60 free",
-        ),
-        (
-            false,
-            json!({"kind": "card", "node": "gpu-1", "index": 0, "free": 20, "lack": "unplaced"}),
-            "once pods without a card have theirs on gpu-1: gpu-1/0 has 20 free",
-        ),
-        (
-            false,
-            json!({"kind": "cards", "node": "gpu-1", "fit": 2, "lack": "unplaced"}),
-            "once pods without a card have theirs on gpu-1: 2 cards there have 20 free",
-        ),
-        (
-            false,
-            json!({"kind": "card", "node": "gpu-1", "index": 0, "free": 20, "lack": "of-a-newer-one"}),
-            "gpu-1/0 is nearest, with 20 free",
-        ),
-    ] {
-        let mut decisions = waiting();
-        let first = &mut decisions["decisions"][0];
-        first["nearest"] = nearest;
-        first["asks"]["exclusive"] = json!(exclusive);
-        let extender = Extender::new(&[("/v1/pending", &decisions.to_string())]);
-        let world =
-            World::new().with_extender(&extender.url).json("get pods --all-namespaces", &pods());
-        let said = world.run(&["pending", "-A"]).success();
-        assert!(said.contains(expected), "{expected}: {said}");
-    }
-}
-
-#[test]
 fn without_rights_to_list_pods_the_extenders_part_is_shown_where_its_address_is_given() {
     let extender = Extender::new(&[("/v1/pending", &decisions())]);
     let world = World::new().fails("get pods", "Error from server (Forbidden): no");

@@ -68,6 +68,9 @@ pub struct Decided {
     /// What is nearest to accepting the pod, if no node does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nearest: Option<Nearest>,
+    /// What would have to change there, in words; absent where `nearest` is, and from an older extender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fits_if: Option<String>,
 }
 
 /// The controller of pods.

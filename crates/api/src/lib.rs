@@ -19,6 +19,7 @@
 //! * [`state`]: the answer of `GET /v1/state`, by columns.
 //! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
 //! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
+//! * [`capacity`]: the request and the answer of `POST /v1/capacity`.
 //! * [`moves`]: the answer of `GET /v1/moves`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`readings`]: the annotator's answer of `GET /v1/readings`, by columns.
@@ -29,6 +30,7 @@
 #![deny(missing_docs)]
 
 pub mod allocation;
+pub mod capacity;
 pub mod cards;
 pub mod claim;
 pub mod cordoned;

@@ -56,6 +56,7 @@ pub(super) fn summary(decision: &Decision) -> out::Decided {
         better: ranking.own.map(|own| number(ranking.better_than(own))),
         best: ranking.best(decision),
         nearest: if accepted.is_empty() { nearest(evaluator, &verdicts) } else { None },
+        fits_if: None,
     }
 }
 

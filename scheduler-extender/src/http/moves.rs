@@ -9,10 +9,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use cluster::{Applicant, Pod, Stays};
 use jiff::SignedDuration;
-use placement::gpu::{
-    BeyondUnits, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest,
-};
-use placement::units::Units;
+use placement::gpu::GpuRequest;
+use placement::units::{Cores, Units};
 
 use super::{Answer, timed};
 use crate::Extender;
@@ -104,18 +102,8 @@ fn shape(uri: &Uri) -> Result<Shape, String> {
 }
 
 fn request(asked: &Shape) -> Result<GpuRequest, String> {
-    let units = asked.units.checked_mul(asked.cards).ok_or("units: too many")?;
-    let asks = ContainerRequest {
-        name: "main".to_owned(),
-        kind: ContainerKind::App,
-        position: 0,
-        units: Units(units),
-        card_use: CardUse { cards: asked.cards, ..CardUse::default() },
-    };
-    let request = GpuRequest::with_options([asks], CardOptions::default())
-        .map_err(|error| error.to_string())?
-        .ok_or("units: expected 1 or more")?;
-    Ok(request.with_beyond_units(BeyondUnits::ALL))
+    let request = GpuRequest::of_shape(asked.cards, Units(asked.units), Cores::ZERO);
+    request.ok_or_else(|| "units: too many".to_owned())
 }
 
 fn wire(proposal: moves::Proposal) -> Proposal {

@@ -10,11 +10,12 @@ use api::decisions::{Decided, Decisions};
 use api::policy_check::{PolicyCheck, effective};
 use api::state::Replica;
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use placement::policy::ReadingSource;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 
@@ -22,7 +23,7 @@ use super::Answer;
 use crate::Extender;
 use crate::decisions::{MAX_PODS, Which};
 use crate::field;
-use crate::report::{all_cards, node_detail};
+use crate::report::{all_cards, in_words, node_detail};
 
 /// The beginning of all paths.
 pub(super) const PREFIX: &str = "/v1/";
@@ -39,6 +40,9 @@ const DECISIONS: usize = 100;
 /// Of gzip, 1 to 9: a twentieth smaller than its default of 6.
 const LEVEL: i32 = 8;
 
+/// Bytes of a request about capacity at most: it may name all nodes.
+const MAX_QUESTION: usize = 1 << 20;
+
 /// The label of the metric.
 const REPORT: &str = "report";
 
@@ -48,6 +52,7 @@ pub(super) fn routes() -> Router<Arc<Extender>> {
         .route("/v1/state", get(state))
         .route("/v1/nodes/{node}", get(node))
         .route("/v1/cards", get(cards))
+        .route("/v1/capacity", post(capacity).layer(DefaultBodyLimit::max(MAX_QUESTION)))
         .route(DECISIONS_PATH, get(decisions))
         .route(PENDING_PATH, get(pending))
         .route("/v1/policy", get(policy))
@@ -118,6 +123,20 @@ async fn cards(State(extender): State<Arc<Extender>>) -> Response {
     extender.counted(start, Answer::new("ok", &cards))
 }
 
+/// How many more pods fit on cards.
+async fn capacity(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
+    let start = Instant::now();
+    let (view, now) = (&extender.decider.view, extender.decider.now());
+    let asked = serde_json::from_slice(&body).map_err(|error| error.to_string());
+    let found =
+        asked.and_then(|asked| crate::report::capacity(view, extender.replica(), &asked, now));
+    let answer = match found {
+        Ok(found) => Answer::new("ok", &found),
+        Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+    };
+    extender.counted(start, answer)
+}
+
 /// The last decisions of all replicas.
 async fn decisions(
     State(extender): State<Arc<Extender>>,
@@ -169,6 +188,8 @@ async fn summarised(
     }
     let snapshot = decider.view.read();
     for decided in &mut decisions {
+        let Decided { nearest, asks, .. } = &*decided;
+        decided.fits_if = nearest.as_ref().map(|nearest| in_words(nearest, asks.as_ref()));
         let cards = decided.node.as_ref().and_then(|node| snapshot.cards(node));
         for account in cards.into_iter().flat_map(|cards| cards.accounts()) {
             if account.charges.iter().any(|charge| *charge.pod.as_str() == *decided.pod.uid) {

@@ -4,11 +4,15 @@
 //! Invariant: everything is computed from one snapshot, on request. No watch, and no request of kube-scheduler, does
 //! anything for it.
 
+mod capacity;
 mod cards;
 mod changes;
+mod nearest;
 mod node;
 mod row;
 
+pub use self::capacity::capacity;
 pub use self::cards::all_cards;
 pub use self::changes::StateReport;
+pub use self::nearest::in_words;
 pub use self::node::node_detail;

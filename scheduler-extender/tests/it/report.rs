@@ -1,5 +1,6 @@
 //! What the page and `plimsoll` are answered: `/v1` and `/ui/`.
 
+use api::capacity::Capacity;
 use api::decisions::{Decided, Decisions, Lack, Nearest};
 use api::node::{AllCards, NodeDetail};
 use api::policy_check::PolicyCheck;
@@ -131,6 +132,53 @@ async fn cards_name_their_pods_and_what_each_holds() {
     assert_eq!(cool.load.unwrap().limits[0].reading.value, Some(0.13));
     assert_eq!(rig.get_status("/v1/nodes/none").await.0, 404);
     assert_eq!(rig.get_status("/v1/nodes/a%2Fb%3F").await.0, 400);
+}
+
+#[tokio::test]
+async fn capacity_is_what_filter_would_accept_and_names_what_is_wrong_in_a_request() {
+    let (sim, rig) = cluster().await;
+    let mps = |index: u32| {
+        json!({
+            "uuid": format!("GPU-mps-{index}"), "index": index, "model": "NVIDIA L4", "memoryMiB": 16384,
+            "units": 16, "healthy": index < 2, "pods": {}, "isolation": "mps", "mpsClients": 48,
+        })
+    };
+    let cards = json!([mps(0), mps(1), mps(2)]).to_string();
+    sim.put(sim::node("mps").annotation("plimsoll.dev/gpu-cards", cards));
+    let client = pod("client").asking(GPU, 4).annotation("plimsoll.dev/gpu-isolation", "mps");
+    let client = sim.put(client);
+    rig.until("the node", async || rig.bind(&client, "mps").await.is_empty()).await;
+    let ask = async |body: serde_json::Value| -> (u16, String) {
+        let posted = sim::http_client().unwrap().post(rig.url("/v1/capacity"));
+        let answer = posted.body(body.to_string()).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let (status, text) = ask(json!({"sizes": [4, 16]})).await;
+    assert_eq!(status, 200, "{text}");
+    let found: Vec<Capacity> = serde_json::from_str(&text).unwrap();
+    // Of the card with a client 12 units are free, and no pod without MPS may take them.
+    let of = |at: usize| (found[at].size, found[at].total.pods, found[at].total.free_units);
+    assert_eq!((of(0), of(1)), ((4, 12, 60), (16, 3, 60)));
+    assert_eq!((found[0].total.largest, found[0].left_out), (16, 1));
+    let models: Vec<(&str, u64)> =
+        found[0].models.iter().map(|room| (&*room.model, room.pods)).collect();
+    assert_eq!(models, [("NVIDIA A10", 8), ("NVIDIA L4", 4)]);
+    let (_, text) = ask(json!({"sizes": [4], "count": 2, "nodeNames": ["mps", "none"]})).await;
+    let found: Vec<Capacity> = serde_json::from_str(&text).unwrap();
+    assert_eq!((found[0].total.cards, found[0].total.pods), (2, 0));
+    for (body, field) in [
+        (json!({"sizes": [0]}), "sizes"),
+        (json!({"sizes": vec![1; 33]}), "32 sizes"),
+        (json!({"sizes": [u32::MAX], "count": 64}), "sizes"),
+        (json!({"sizes": [1], "count": 0}), "count"),
+        (json!({"sizes": [1, 2], "count": 2}), "count"),
+        (json!({"sizes": [1], "cores": 101}), "cores"),
+        (json!({"sizes": [1], "nodes": []}), "unknown field"),
+        (json!("x"), "invalid type"),
+    ] {
+        let (status, text) = ask(body.clone()).await;
+        assert!(status == 400 && text.contains(field), "{body}: {status} {text}");
+    }
 }
 
 async fn pending(rig: &Rig) -> Vec<Decided> {

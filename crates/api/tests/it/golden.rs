@@ -1,6 +1,7 @@
 //! What is written is the golden file to the byte, and what is read from it is the same value.
 
 use api::allocation::Allocation;
+use api::capacity::Capacity;
 use api::cards::Cards;
 use api::claim::Claim;
 use api::decisions::Decisions;
@@ -121,6 +122,7 @@ fn state() {
 fn node() {
     is_read_and_written::<NodeDetail>(golden!("node"));
     is_read_and_written::<AllCards>(golden!("all-cards"));
+    is_read_and_written::<Vec<Capacity>>(golden!("capacity"));
     is_read_and_written::<Moves>(golden!("moves"));
 }
 

@@ -56,6 +56,8 @@ fn what_the_page_shows() {
     is_fresh::<api::node::NodeDetail>("node");
     is_fresh::<api::node::AllCards>("all-cards");
     is_fresh::<api::decisions::Decisions>("decisions");
+    is_fresh::<api::capacity::Question>("capacity-request");
+    is_fresh::<Vec<api::capacity::Capacity>>("capacity");
     is_fresh::<api::moves::Moves>("moves");
 }
 

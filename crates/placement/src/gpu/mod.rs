@@ -12,6 +12,7 @@
 mod account;
 mod back_off;
 mod beyond_units;
+mod capacity;
 mod card;
 mod choice_rule;
 mod claim;
@@ -35,6 +36,7 @@ mod unmanaged;
 pub use account::{Account, Basis, Charge};
 pub use back_off::NodeBackOff;
 pub use beyond_units::{BeyondUnits, Excess};
+pub use capacity::Capacity;
 pub use card::{Card, Closed};
 pub use choice_rule::ChoiceRule;
 pub use claim::{Claim, ClaimError};

@@ -295,19 +295,30 @@ impl NodeCards {
 
     /// Whether pods that are not on a card yet, without those for which `gone` is true, need units of `cards` that the
     /// request would take.
-    fn unplaced_need<'c>(
+    pub(super) fn unplaced_need<'c>(
         &self,
         gone: impl Fn(&PodUid) -> bool,
         cards: impl Iterator<Item = &'c FreeCard>,
         request: &GpuRequest,
     ) -> bool {
+        let beside = self.free_beside_unplaced(gone, cards);
+        beside.is_some_and(|free| free < request.peak())
+    }
+
+    /// The units of `cards` that no pod needs that is not on a card yet; `None` if there is no such pod. Those for
+    /// which `gone` is true do not count.
+    pub(super) fn free_beside_unplaced<'c>(
+        &self,
+        gone: impl Fn(&PodUid) -> bool,
+        cards: impl Iterator<Item = &'c FreeCard>,
+    ) -> Option<Units> {
         let needed: Units =
             self.pods.unplaced.iter().filter(|(pod, _)| !gone(pod)).map(|(_, units)| *units).sum();
         if needed.is_zero() {
-            return false;
+            return None;
         }
         let free: Units = cards.filter(|card| card.healthy).map(|card| card.free).sum();
-        free < needed.saturating_add(request.peak())
+        Some(free.saturating_sub(needed))
     }
 
     /// These cards without the charges of the pods for which `gone` is true.

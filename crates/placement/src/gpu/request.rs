@@ -178,6 +178,16 @@ impl GpuRequest {
         Self::new([ask]).ok().flatten()
     }
 
+    /// A request for the same part of this many cards of one node, of a namespace that may take any part of their
+    /// compute. `None` without cards or units, or with more units than can be counted.
+    pub fn of_shape(cards: u32, units: Units, cores: Cores) -> Option<Self> {
+        let units = Units(units.0.checked_mul(cards)?);
+        let card_use = CardUse { cards, cores, ..CardUse::default() };
+        let (name, kind) = ("main".to_owned(), ContainerKind::App);
+        let request = Self::new([ContainerRequest { name, kind, position: 0, units, card_use }]);
+        Some(request.ok()??.with_beyond_units(BeyondUnits::ALL))
+    }
+
     /// The same request on this number of cards. `None` if the units of a container do not divide by it.
     #[must_use]
     pub fn on_cards(&self, cards: u32) -> Option<Self> {

@@ -3,9 +3,9 @@
 use placement::gpu::{
     Candidates, Card, CardFilter, CardFit, CardIsolation, CardOptions, CardUse, ChoiceRule,
     ContainerKind, ContainerRequest, Evictable, GpuRequest, Isolation, Movable, MoveNode, NoFit,
-    NodeLedger, Sharers, Sharing, Wanted, fewest_to_leave, victims,
+    NodeCards, NodeLedger, Sharers, Sharing, Wanted, fewest_to_leave, victims,
 };
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::units::{CardId, CardModel, Cores, MiB, PodUid, Units};
 use proptest::prelude::*;
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
@@ -347,4 +347,70 @@ proptest! {
             prop_assert!(!leaving.iter().any(|pod| ends_others(&pod.uid)));
         }
     }
+}
+
+/// As many as Filter accepts one after the other, and the largest size of one more.
+fn accepted(cards: &NodeCards, shape: (u32, u32, u32)) -> (u64, Units) {
+    let request = |units| GpuRequest::of_shape(shape.0, Units(units), Cores(shape.2)).unwrap();
+    let fits = |units: &u32| cards.check(&uid("new"), &request(*units)).is_ok();
+    let largest = (1..=UNITS).rev().find(fits).unwrap_or_default();
+    let (mut cards, mut pods, asked) = (cards.clone(), 0, request(shape.1));
+    while let Ok(choice) = cards.fit(&uid("new"), &asked, &RULE) {
+        let pod = uid(&format!("new-{pods}"));
+        cards = cards.with(&pod, &asked, &choice);
+        pods += 1;
+    }
+    (pods, Units(largest))
+}
+
+proptest! {
+    #[test]
+    fn capacity_is_what_filter_accepts_one_after_the_other(
+        cards in prop::collection::vec((any::<bool>(), 0..12_u16, 0..3_usize, any::<bool>()), 1..5),
+        held in prop::collection::vec((any::<bool>(), 1..5_u16, 0..9_u32), 0..6),
+        unplaced in 0..20_u32,
+        shape in (1..4_u32, 1..7_u32, 0..60_u32),
+    ) {
+        let models = ["A", "B", "C"];
+        let mut of_node = Vec::new();
+        for (index, (is_minimum, clients, model, is_healthy)) in cards.into_iter().enumerate() {
+            let minimum = if is_minimum { MPS } else { NONE };
+            let index = u32::try_from(index).unwrap();
+            let model = models[model].into();
+            let healthy = is_healthy || index == 0;
+            of_node.push(Card { model, healthy, ..card(index, minimum, clients) });
+        }
+        let mut node = ledger(of_node);
+        for (at, (is_client, processes, units)) in held.into_iter().enumerate() {
+            let isolation = if is_client { MPS } else { NONE };
+            let ask = container("main", ContainerKind::App, 0, processes);
+            let request = request_of(isolation, vec![ContainerRequest { units: Units(units + 1), ..ask }]);
+            let _ = reserve(&mut node, &format!("held-{at}"), &request);
+        }
+        if unplaced > 0 {
+            node.bind(&uid("unplaced"), &GpuRequest::single("main", Units(unplaced)).unwrap(), None);
+        }
+        let cards = node.read();
+        let request = GpuRequest::of_shape(shape.0, Units(shape.1), Cores(shape.2)).unwrap();
+        let all = cards.capacity(&request, None);
+        prop_assert_eq!((all.pods, all.largest), accepted(cards, shape));
+        let by_model = |model: &str| cards.capacity(&request, Some(&CardModel::from(model))).pods;
+        let of_models: u64 = models.map(by_model).iter().sum();
+        if shape.0 == 1 && unplaced == 0 {
+            prop_assert_eq!(of_models, all.pods);
+        }
+    }
+}
+
+#[test]
+fn capacity_looks_at_sharers_and_not_at_units_alone() {
+    let mut node = ledger([card(0, NONE, 3), card(1, NONE, 48)]);
+    let plain = GpuRequest::of_shape(1, Units(1), Cores::ZERO).unwrap();
+    assert_eq!(node.read().capacity(&plain, None).pods, 32);
+    assert_eq!(reserve(&mut node, "client", &asking(MPS, 2)), Ok(0));
+    // The 15 free units of card 0 are for clients alone, and it serves one more.
+    assert_eq!(node.read().capacity(&plain, None).pods, 16);
+    assert_eq!(reserve(&mut node, "plain", &asking(NONE, 1)), Ok(1));
+    assert_eq!(node.read().capacity(&asking(MPS, 1), None).pods, 1);
+    assert_eq!(node.read().capacity(&asking(MPS, 2), None).largest, Units(0));
 }

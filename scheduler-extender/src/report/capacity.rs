@@ -1,0 +1,97 @@
+//! How many more pods of some sizes the cards of nodes take.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use api::capacity::{Capacity, Question, Room};
+use api::state::Replica;
+use jiff::Timestamp;
+use placement::gpu::{self, GpuRequest};
+use placement::units::{CardModel, Cores, Units};
+
+use crate::view::{Snapshot, View};
+
+/// Sizes of one request at most: powers of two up to any card's units.
+const MAX_SIZES: usize = 32;
+
+/// What fits of each size.
+///
+/// # Errors
+///
+/// What is wrong in the request.
+pub fn capacity(
+    view: &View,
+    replica: Replica,
+    asked: &Question,
+    now: Timestamp,
+) -> Result<Vec<Capacity>, String> {
+    let Question { sizes, count, cores, node_names } = asked;
+    // Pods with several cards are placed one by one: 5,000 nodes take some seconds.
+    let most = if *count == 1 { MAX_SIZES } else { 1 };
+    if sizes.len() > most || !(1..=64).contains(count) || *cores > Cores::ALL.0 {
+        let bounds = "one for a count from 2 to 64, and cores from 0 to 100";
+        return Err(format!("expected {MAX_SIZES} sizes at most, {bounds}"));
+    }
+    let names: Option<HashSet<&str>> =
+        node_names.as_ref().map(|all| all.iter().map(String::as_str).collect());
+    let snapshot = view.read();
+    let mut answers = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let request = GpuRequest::of_shape(*count, Units(*size), Cores(*cores))
+            .ok_or("sizes: expected units from 1 on, that can be counted")?;
+        let mut answer = Capacity {
+            time: now,
+            replica: replica.clone(),
+            size: *size,
+            count: *count,
+            cores: *cores,
+            models: Vec::new(),
+            total: Room { model: "all".to_owned(), ..Room::default() },
+            left_out: 0,
+        };
+        add_nodes(&mut answer, &snapshot, &request, names.as_ref());
+        answers.push(answer);
+    }
+    Ok(answers)
+}
+
+fn add_nodes(
+    answer: &mut Capacity,
+    snapshot: &Snapshot,
+    request: &GpuRequest,
+    names: Option<&HashSet<&str>>,
+) {
+    let mut rooms: BTreeMap<&CardModel, Room> = BTreeMap::new();
+    for (name, cards) in snapshot.nodes_with_cards() {
+        if names.is_some_and(|names| !names.contains(name.as_str())) {
+            continue;
+        }
+        answer.left_out += cards.accounts().len() as u64;
+        let back_off = snapshot.back_offs.get(name);
+        if back_off.is_some_and(|back_off| back_off.is_on(answer.time)) {
+            continue;
+        }
+        let total = cards.capacity(request, None);
+        answer.left_out -= total.cards;
+        add(&mut answer.total, total);
+        let models: BTreeSet<&CardModel> =
+            cards.accounts().iter().map(|account| &account.card.model).collect();
+        for model in &models {
+            let alone = models.len() == 1;
+            let fits = if alone { total } else { cards.capacity(request, Some(model)) };
+            if fits.cards > 0 {
+                add(rooms.entry(model).or_default(), fits);
+            }
+        }
+    }
+    for (model, room) in rooms {
+        answer.models.push(Room { model: model.to_string(), ..room });
+    }
+}
+
+/// Adds what fits on another node.
+fn add(sum: &mut Room, node: gpu::Capacity) {
+    sum.cards += node.cards;
+    sum.free_units += node.free;
+    sum.pods += node.pods;
+    sum.largest = sum.largest.max(node.largest.0);
+}
