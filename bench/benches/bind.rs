@@ -58,7 +58,7 @@ async fn measure(pods: usize) -> [Vec<Duration>; 2] {
     extender.load.policy_file = policy;
     let context = daemon::Context::new(daemon::program!());
     let address = app::start(extender, &context).await.unwrap();
-    while !context.readiness().is_ready() {
+    while !context.health().is_ready() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let verb = format!("http://{address}/gpushare-scheduler/bind");

@@ -19,6 +19,7 @@ mod card_evictions;
 pub mod decisions;
 mod extender;
 mod field;
+mod health;
 pub mod http;
 mod http_client;
 mod learned_use;

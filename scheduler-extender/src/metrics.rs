@@ -13,6 +13,7 @@ use settings::{LeaseMetrics, policy_warnings};
 
 use crate::annotator_client::ReadError;
 use crate::decisions::{DecisionLog, OverLimitCause};
+use crate::health::Calls;
 use crate::replicas::Replicas;
 use crate::shadow::Comparison;
 use crate::view::{Index, View, WatchState};
@@ -20,6 +21,8 @@ use crate::view::{Index, View, WatchState};
 /// All metrics; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
+    /// kube-scheduler's, for the health.
+    pub(crate) calls: Arc<Calls>,
     requests: Labelled<Counter, 2>,
     seconds: Labelled<Histogram, 1>,
     rejected: Labelled<Counter, 2>,
@@ -49,6 +52,7 @@ impl Metrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
+            calls: Arc::default(),
             requests: registry.counters(
                 "plimsoll_extender_requests_total",
                 ["verb", "outcome"],
@@ -116,6 +120,7 @@ impl Metrics {
 
     /// Counts a call and its time in seconds.
     pub(crate) fn count_call(&self, verb: &'static str, outcome: &'static str, seconds: f64) {
+        self.calls.count(verb, outcome);
         self.requests.with([verb, outcome]).inc();
         self.seconds.with([verb]).observe(seconds);
     }
@@ -156,6 +161,11 @@ impl Metrics {
         if error.is_none() {
             self.readings_read.set(now.as_second());
         }
+    }
+
+    /// When a read of the annotator's readings last succeeded, in Unix time; 0 if none has.
+    pub(crate) fn readings_read_at(&self) -> i64 {
+        self.readings_read.get()
     }
 
     /// Sets whether this replica is the leader.

@@ -19,6 +19,7 @@
 //! * [`state`]: the answer of `GET /v1/state`, by columns.
 //! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
 //! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
+//! * [`health`]: the answer of `GET /v1/health`, of every program.
 //! * [`moves`]: the answer of `GET /v1/moves`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`readings`]: the annotator's answer of `GET /v1/readings`, by columns.
@@ -35,6 +36,7 @@ pub mod cordoned;
 pub mod decisions;
 pub mod expected_use;
 pub mod explain;
+pub mod health;
 pub mod inspect;
 mod json;
 pub mod moves;

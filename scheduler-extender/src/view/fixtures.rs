@@ -58,7 +58,7 @@ pub(crate) fn view_under(policy: LoadPolicy) -> View {
 }
 
 fn watch_state(name: &'static str) -> WatchState {
-    WatchState::new(daemon::Readiness::default().condition(name))
+    WatchState::new(daemon::Health::default().gate(name))
 }
 
 /// The verbs over this view, at this time, without evictions and shadow policy.
