@@ -20,6 +20,7 @@ use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::name_of;
 use crate::cluster_access::{Cluster, PART_OF, PolicyMap};
 use crate::doctor;
+use crate::doctor::collect::{ADMIN_PORTS, MAX_PODS, admin};
 use crate::extender;
 use crate::version::CLIENT;
 use archive::Archive;
@@ -36,11 +37,6 @@ const OF_CLUSTER: [(&str, &str); 2] = [
 ];
 /// What the extender answers.
 const ANSWERS: [&str; 5] = ["state", "cards", "pending", "decisions", "policy"];
-/// Admin ports by program.
-const ADMIN_PORTS: [(&str, u16); 3] =
-    [("scheduler-extender", 19102), ("annotator", 19103), ("gpushare-device-plugin", 19104)];
-/// How many pods of a program have their logs and metrics read, those that are not ready first.
-const MAX_PODS: usize = 10;
 
 /// Writes the archive. What cannot be read is told in `problems.txt` in it.
 ///
@@ -199,7 +195,7 @@ fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
     Ok(())
 }
 
-/// Logs and metrics.
+/// Logs, health and metrics.
 fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
     let mut pods: Vec<Pod> = match cluster.list_ours("pods") {
         Ok(pods) => pods,
@@ -218,10 +214,15 @@ fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
             continue;
         }
         logs(cluster, pod, lines, bundle)?;
-        let port = ADMIN_PORTS.iter().find(|(name, _)| *name == program);
-        if let (Some((_, port)), "Running") = (port, pod.status.phase.as_str()) {
-            let name = format!("metrics/{}.txt", pod.metadata.name);
-            bundle.add_read(&name, doctor::collect::metrics(cluster.kubectl(), pod, *port))?;
+        let has_port = ADMIN_PORTS.iter().any(|(name, _)| *name == program);
+        if has_port && pod.status.phase == "Running" {
+            let name = &pod.metadata.name;
+            for (file, path) in [
+                (format!("health/{name}.json"), "/v1/health"),
+                (format!("metrics/{name}.txt"), "/metrics"),
+            ] {
+                bundle.add_read(&file, admin(cluster.kubectl(), pod, path))?;
+            }
         }
     }
     Ok(())
