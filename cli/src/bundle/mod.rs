@@ -1,6 +1,7 @@
 //! `plimsoll support-bundle`: an archive of what a report of a fault needs.
 //!
-//! Invariant: no Secret is ever asked for, and every text goes through [`redact`] before it is written.
+//! Invariant: no Secret is ever asked for. Of objects an allow-list of fields is kept, and every text goes through
+//! [`redact`] before it is written.
 
 mod archive;
 mod redact;
@@ -170,21 +171,29 @@ fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()
 
 /// Adds what kubectl answers to these words.
 fn object(cluster: &Cluster, name: &str, words: &[&str], bundle: &mut Bundle) -> Result<()> {
-    let read = cluster.kubectl().run(&[words, &["--output=json"]].concat());
-    let ours = |text: String| if name == "events.json" { of_ours(&text) } else { text };
-    bundle.add_read(name, read.map(ours))
+    let words = [words, &["--output=json"]].concat();
+    let mut value = match cluster.kubectl().run(&words) {
+        Ok(text) => serde_json::from_str::<Value>(&text).unwrap_or_default(),
+        Err(failure) => {
+            bundle.problem(name, &failure);
+            return Ok(());
+        }
+    };
+    if name == "events.json" {
+        keep_ours(&mut value);
+    }
+    redact::kept(&mut value);
+    bundle.add_blanked(name, &serde_json::to_string_pretty(&value)?)
 }
 
 /// The events of Plimsoll's programs, and of pods that were not scheduled; others are nobody's business here.
-fn of_ours(text: &str) -> String {
-    let Ok(mut list) = serde_json::from_str::<Value>(text) else { return String::new() };
+fn keep_ours(list: &mut Value) {
     if let Some(items) = list["items"].as_array_mut() {
         items.retain(|event| {
             let writer = event["reportingComponent"].as_str().unwrap_or_default();
             writer.starts_with("plimsoll-") || event["reason"] == "FailedScheduling"
         });
     }
-    list.to_string()
 }
 
 fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
