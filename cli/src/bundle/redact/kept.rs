@@ -12,47 +12,7 @@ use super::{BLANK, is_secret_name, is_value_of_flag, text};
 static FIELDS: LazyLock<BTreeSet<&str>> =
     LazyLock::new(|| FIELD_NAMES.split_ascii_whitespace().collect());
 /// Their names, with blanks between.
-const FIELD_NAMES: &str = "\
-    apiVersion kind items metadata name generateName namespace uid creationTimestamp deletionTimestamp generation \
-    resourceVersion ownerReferences controller blockOwnerDeletion spec status conditions type reason message \
-    lastTransitionTime lastHeartbeatTime lastUpdateTime lastProbeTime observedGeneration \
-    replicas readyReplicas availableReplicas unavailableReplicas updatedReplicas minReadySeconds paused strategy \
-    updateStrategy rollingUpdate maxSurge maxUnavailable revisionHistoryLimit progressDeadlineSeconds template \
-    desiredNumberScheduled currentNumberScheduled numberReady numberAvailable numberUnavailable numberMisscheduled \
-    updatedNumberScheduled \
-    containers initContainers ephemeralContainers image imageID imagePullPolicy imagePullSecrets ports containerPort \
-    hostPort protocol env value valueFrom fieldRef fieldPath resourceFieldRef resource configMapKeyRef secretKeyRef \
-    key optional resources args command workingDir terminationMessagePath terminationMessagePolicy \
-    livenessProbe readinessProbe startupProbe httpGet tcpSocket grpc scheme host path port initialDelaySeconds \
-    periodSeconds timeoutSeconds failureThreshold successThreshold lifecycle preStop exec sleep seconds \
-    volumeMounts mountPath readOnly recursiveReadOnly subPath mountPropagation volumes projected sources configMap secret secretName \
-    items mode defaultMode hostPath emptyDir medium sizeLimit downwardAPI serviceAccountToken audience \
-    expirationSeconds securityContext privileged runAsUser runAsGroup runAsNonRoot fsGroup supplementalGroups \
-    readOnlyRootFilesystem allowPrivilegeEscalation capabilities add drop seccompProfile appArmorProfile \
-    localhostProfile seLinuxOptions level nodeName hostNetwork hostPID hostIPC dnsPolicy restartPolicy \
-    serviceAccountName serviceAccount automountServiceAccountToken schedulerName priority priorityClassName \
-    preemptionPolicy enableServiceLinks shareProcessNamespace terminationGracePeriodSeconds nodeSelector tolerations \
-    operator effect tolerationSeconds affinity nodeAffinity podAffinity podAntiAffinity weight preference \
-    podAffinityTerm labelSelector topologyKey topologySpreadConstraints maxSkew whenUnsatisfiable matchExpressions \
-    matchFields matchLabels nodeSelectorTerms values requiredDuringSchedulingIgnoredDuringExecution \
-    preferredDuringSchedulingIgnoredDuringExecution podSelector namespaceSelector objectSelector policyTypes ingress \
-    egress from to endPort ipBlock cidr except \
-    phase qosClass startTime hostIP hostIPs podIP podIPs ip containerStatuses initContainerStatuses state lastState \
-    ready started restartCount running waiting terminated startedAt finishedAt exitCode signal containerID \
-    resourceClaimStatuses nominatedNodeName \
-    selector clusterIP clusterIPs ipFamilies ipFamilyPolicy targetPort internalTrafficPolicy sessionAffinity \
-    publishNotReadyAddresses addressType endpoints addresses address serving terminating targetRef zone \
-    minAvailable currentHealthy desiredHealthy disruptionsAllowed expectedPods unhealthyPodEvictionPolicy \
-    rules verbs apiGroups resourceNames nonResourceURLs roleRef apiGroup subjects aggregationRule \
-    failurePolicy matchConstraints matchConditions matchResources matchPolicy resourceRules excludeResourceRules \
-    operations apiVersions scope validations expression messageExpression variables validationActions policyName \
-    auditAnnotations typeChecking expressionWarnings warning holderIdentity leaseDurationSeconds leaseTransitions \
-    acquireTime renewTime taints timeAdded unschedulable podCIDR podCIDRs nodeInfo architecture bootID \
-    containerRuntimeVersion kernelVersion kubeProxyVersion kubeletVersion machineID operatingSystem osImage \
-    daemonEndpoints kubeletEndpoint Port features runtimeHandlers \
-    involvedObject regarding related note action count firstTimestamp lastTimestamp eventTime series \
-    lastObservedTime reportingComponent reportingInstance reportingController source component \
-    clientVersion serverVersion kustomizeVersion gitVersion gitCommit major minor platform goVersion buildDate compiler";
+const FIELD_NAMES: &str = include_str!("fields.txt");
 /// The fields whose own fields have names of the cluster's making, and are all kept.
 const MAPS: [&str; 9] = [
     "labels",
