@@ -117,17 +117,14 @@ fn cards_status(counts: &Counts) -> Status {
             "docs/troubleshoot.md#a-gpu-node",
         );
     }
-    for (why, text) in [
-        (Closed::ComputeMode, "have a compute mode that keeps processes from them"),
-        (Closed::Context, "give CUDA no context"),
-    ] {
-        let number = counts.closed_by(why);
-        if number > 0 {
-            return Status::warning(
-                format!("of {all} cards {number} take no new pods, since they {text}"),
-                "kubectl plimsoll gpus shows which; the node's events say more (docs/troubleshoot.md#a-gpu-node)",
-            );
-        }
+    let unusable = counts.closed_by(Closed::ComputeMode) + counts.closed_by(Closed::Context);
+    if unusable > 0 {
+        return Status::warning(
+            format!(
+                "of {all} cards {unusable} take no new pods, since programs cannot use CUDA on them"
+            ),
+            "kubectl plimsoll gpus shows which; the node's events say more (docs/troubleshoot.md#a-gpu-node)",
+        );
     }
     Status::ok(format!("{all} healthy"))
 }

@@ -116,7 +116,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.follow("policy", file, pause_before_read, on_change);
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
-    health::publish(context, &metrics, &view, &replicas, args.learned_use_url.is_some());
+    health::publish(context, &metrics, &view, &replicas);
     let binder = Binder::new(BinderParams {
         client: bind_client,
         names: Arc::clone(&names),
@@ -150,7 +150,6 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let shadow = match args.shadow_policy_file.as_deref() {
         Some(file) => {
             let (faults, shadow_faults) = watch::channel(None);
-            health::publish_shadow(context, shadow_faults.clone());
             if let Some(events) = policy_events {
                 let writing =
                     events.write_faults(RefusedPolicy::Shadow, shadow_faults, context.shutdown());

@@ -10,7 +10,6 @@ use daemon::{Context, Status, few};
 use jiff::Timestamp;
 use placement::gpu::Closed;
 use placement::load::{Evaluation, PodToPlace, ReadingStatus};
-use tokio::sync::watch::Receiver;
 
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
@@ -20,9 +19,6 @@ use crate::view::{Index, Snapshot, View};
 const PRESENT: i64 = 600;
 /// A process that runs for so long has been asked, in a cluster in which anything is scheduled, in seconds.
 const ASKED_WITHIN: i64 = 600;
-/// How old the last readings over the annotator's channel are at most, in seconds.
-const READ_WITHIN: i64 = 300;
-
 /// The calls of kube-scheduler: its verbs alone, no reports.
 #[derive(Debug)]
 pub(crate) struct Calls {
@@ -119,7 +115,6 @@ pub(crate) fn publish(
     metrics: &Metrics,
     view: &Arc<View>,
     replicas: &Arc<Replicas>,
-    reads_annotator: bool,
 ) {
     let health = context.health();
     let (of_metrics, lease) = (metrics.clone(), Arc::clone(replicas));
@@ -142,23 +137,6 @@ pub(crate) fn publish(
         let view = Arc::clone(view);
         health.look(id, move || look(&view, Timestamp::now()));
     }
-    if reads_annotator {
-        let metrics = metrics.clone();
-        health.look("readings-channel", move || {
-            channel(metrics.readings_read_at(), Timestamp::now().as_second())
-        });
-    }
-}
-
-/// Publishes what is wrong with the shadow policy.
-pub(crate) fn publish_shadow(context: &Context, fault: Receiver<Option<String>>) {
-    context.health().look("policy-shadow", move || match &*fault.borrow() {
-        None => Status::ok("read"),
-        Some(fault) => Status::warning(
-            format!("the shadow policy is refused, and the one before stays: {fault}"),
-            "mend it",
-        ),
-    });
 }
 
 fn leader(replica: &api::state::Replica) -> Status {
@@ -348,20 +326,6 @@ fn refused_objects(view: &View, _: Timestamp) -> Status {
     }
 }
 
-fn channel(read_at: i64, now: i64) -> Status {
-    let remedy = "does the annotator run, and answer at --learned-use-url? Until then readings come with the Nodes, \
-                  minutes later";
-    match now.saturating_sub(read_at) {
-        _ if read_at == 0 => {
-            Status::warning("the annotator's readings were not read since the start", remedy)
-        }
-        age if age > READ_WITHIN => {
-            Status::warning(format!("the annotator's readings were last read {age} s ago"), remedy)
-        }
-        age => Status::ok(format!("read {age} s ago")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use api::health::ConditionState::{self, Failed, Ok, Unknown, Warning};
@@ -416,13 +380,5 @@ mod tests {
         assert_eq!(readings_status(2, &node, 3).state, Failed);
         let text = readings_status(2, &node, 0).text;
         assert!(text.starts_with("1 of 2 nodes lack a fresh reading") && text.ends_with("n-1"));
-    }
-
-    #[test]
-    fn readings_of_the_channel_get_old() {
-        assert_eq!(
-            [channel(0, 9), channel(9, 10), channel(9, 400)].map(|it| it.state),
-            [Warning, Ok, Warning]
-        );
     }
 }

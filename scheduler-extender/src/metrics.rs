@@ -163,11 +163,6 @@ impl Metrics {
         }
     }
 
-    /// When a read of the annotator's readings last succeeded, in Unix time; 0 if none has.
-    pub(crate) fn readings_read_at(&self) -> i64 {
-        self.readings_read.get()
-    }
-
     /// Sets whether this replica is the leader.
     pub(crate) fn set_replicas(&self, replicas: &Arc<Replicas>) {
         self.leader.set(replicas.leads().into());
