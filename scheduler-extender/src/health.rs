@@ -17,6 +17,9 @@ use crate::view::{Index, Snapshot, View};
 
 /// How long ago a call was at most that tells of the present, in seconds.
 const PRESENT: i64 = 600;
+/// How long a call with whole nodes counts although others have names: of several schedulers one may be wrong, in
+/// seconds.
+const BESIDE_OTHERS: i64 = 60;
 /// A process that runs for so long has been asked, in a cluster in which anything is scheduled, in seconds.
 const ASKED_WITHIN: i64 = 600;
 /// The calls of kube-scheduler: its verbs alone, no reports.
@@ -29,6 +32,8 @@ pub(crate) struct Calls {
     failed_filter: AtomicU64,
     /// 0 before the first.
     last: AtomicI64,
+    /// The last of Filter that did not fail; 0 before the first.
+    last_good: AtomicI64,
     /// The last that had whole nodes in place of names; 0 before the first.
     whole_nodes: AtomicI64,
 }
@@ -41,6 +46,7 @@ impl Default for Calls {
             filter: AtomicU64::default(),
             failed_filter: AtomicU64::default(),
             last: AtomicI64::default(),
+            last_good: AtomicI64::default(),
             whole_nodes: AtomicI64::default(),
         }
     }
@@ -53,10 +59,15 @@ impl Calls {
             return;
         }
         self.all.fetch_add(1, Ordering::Relaxed);
-        self.last.store(Timestamp::now().as_second(), Ordering::Relaxed);
+        let now = Timestamp::now().as_second();
+        self.last.store(now, Ordering::Relaxed);
         if path.ends_with("/filter") {
             self.filter.fetch_add(1, Ordering::Relaxed);
-            self.failed_filter.fetch_add(u64::from(outcome == "error"), Ordering::Relaxed);
+            if outcome == "error" {
+                self.failed_filter.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.last_good.store(now, Ordering::Relaxed);
+            }
         }
     }
 
@@ -68,8 +79,10 @@ impl Calls {
     fn status(&self, failed_handshakes: u64, now: i64) -> Status {
         let [all, filter, failed] = [&self.all, &self.filter, &self.failed_filter]
             .map(|count| count.load(Ordering::Relaxed));
-        let [last, whole] = [&self.last, &self.whole_nodes].map(|at| at.load(Ordering::Relaxed));
-        if whole > 0 && now - whole < PRESENT {
+        let [last, good, whole] =
+            [&self.last, &self.last_good, &self.whole_nodes].map(|at| at.load(Ordering::Relaxed));
+        let counts = if good > whole { BESIDE_OTHERS } else { PRESENT };
+        if whole > 0 && now.saturating_sub(whole) < counts {
             return Status::failed(
                 "kube-scheduler sends whole nodes: nodeCacheCapable is false",
                 "set nodeCacheCapable: true in each extender's entry, or write the configuration anew: kubectl plimsoll \
@@ -356,6 +369,8 @@ mod tests {
         calls.note_whole_nodes();
         assert!(calls.status(0, calls.started).text.contains("nodeCacheCapable is false"));
         assert_eq!(state(&calls, 0, PRESENT + 60), Ok, "it was mended since");
+        calls.last_good.store(calls.started + 10, Ordering::Relaxed);
+        assert_eq!([30, 90].map(|after| state(&calls, 0, after)), [Failed, Ok]);
     }
 
     #[test]
