@@ -23,6 +23,7 @@ use crate::exporter::discovery;
 use crate::exporter::poll::Poller;
 use crate::exporter::transport::{Reach, Transport};
 use crate::fleet::{Settings, Status};
+use crate::health::{self, ReadingSource};
 use crate::metrics::{Metrics, set_watch};
 use crate::node_events::{NodeEvents, write_events};
 use crate::pod_use::leaders_list::{LeadersList, ListReader};
@@ -68,14 +69,15 @@ pub async fn start(
 ) -> anyhow::Result<watch::Receiver<Status>> {
     let metrics = context.register(Metrics::register);
     let listed = ListedConditions {
-        nodes: context.readiness().condition("nodes-listed"),
-        pods: context.readiness().condition("pods-listed"),
+        nodes: context.health().gate("nodes-listed"),
+        pods: context.health().gate("pods-listed"),
     };
     // All files and settings are checked before the first task starts.
     let (policy_file, policies) = Follower::open(PolicyFile::new(&args.load.policy_file))?;
     let (credentials, transport) = transport(&args)?;
     let (client, server) = cluster::client_and_place(args.api.kubeconfig.as_deref()).await?;
-    let (elector, leadership) = election(&args, &client);
+    let identity = replica_identity("annotator");
+    let (elector, leadership) = election(&args, &client, identity.clone());
     context.before_scrape(&metrics, leadership.clone(), Metrics::set_lease);
     let inputs =
         SourceInputs { policies: policies.clone(), clock: clock.clone(), metrics: metrics.clone() };
@@ -90,6 +92,7 @@ pub async fn start(
     let (node_events, queue) = NodeEvents::new();
     let events = EventWriter::new(client.clone(), EVENT_COMPONENT);
     context.spawn("events", write_events(queue, events, context.shutdown()));
+    let missing_hint = if source.is_some() { SOURCE_HINT } else { EXPORTERS_HINT };
     let sources = Sources {
         nodes: nodes(context, &metrics, &client, &settings, &args),
         selector: args.node_selector.clone().unwrap_or_default(),
@@ -99,8 +102,10 @@ pub async fn start(
         readings,
         node_events,
         polls_exporters: args.polls_exporters(),
-        missing_hint: if source.is_some() { SOURCE_HINT } else { EXPORTERS_HINT },
+        missing_hint,
     };
+    let reading_source = ReadingSource { is_exporters: args.polls_exporters(), missing_hint };
+    let (of_health, lease) = (metrics.clone(), leadership.clone());
     let (table, ready) = source.unzip();
     let poller = Poller::new(
         args.exporters.poll_timeout,
@@ -113,16 +118,16 @@ pub async fn start(
     let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };
     let controller = Controller::new(runner, sources, args.taints.taint(), listed);
     let status = controller.status();
+    health::publish(context, &of_health, &lease, identity, &status, reading_source);
     spawn_controller(context, controller, ready, elector);
     Ok(status)
 }
 
 /// The election of the replica that may write. Without a Lease this process always may.
-fn election(args: &Args, client: &Client) -> (Option<Elector>, Leadership) {
+fn election(args: &Args, client: &Client, identity: String) -> (Option<Elector>, Leadership) {
     let Some(name) = args.lease.lease_name.clone() else {
         return (None, Leadership::without_lease());
     };
-    let identity = replica_identity("annotator");
     let settings = LeaseSettings::new(name, identity, args.lease.lease_duration);
     let (elector, leadership) = Elector::new(client, settings);
     (Some(elector), leadership)

@@ -26,6 +26,7 @@ pub mod clock;
 pub(crate) mod controller;
 pub mod exporter;
 pub mod fleet;
+mod health;
 mod metrics;
 mod node_events;
 pub(crate) mod node_write;

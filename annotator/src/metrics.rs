@@ -2,7 +2,7 @@
 //! policy.
 
 use std::borrow::Cow;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cluster::{CallError, Leadership, TaintEffect, WatchHealth};
@@ -28,6 +28,8 @@ pub struct Metrics {
     round_seconds: Histogram,
     connections: ConnectionMetrics,
     queries: Labelled<Counter, 1>,
+    /// The outcome of the last query.
+    last_query: Arc<Mutex<Option<&'static str>>>,
     nodes: Gauge,
     silent: Gauge,
     answered: Gauge,
@@ -83,6 +85,7 @@ impl Metrics {
                 ["outcome"],
                 "Requests to the source in place of exporters, by outcome",
             ),
+            last_query: Arc::default(),
             nodes: registry.gauge("plimsoll_annotator_nodes", "Nodes known"),
             silent: registry
                 .gauge("plimsoll_annotator_nodes_silent", "Nodes whose exporter does not answer"),
@@ -161,6 +164,12 @@ impl Metrics {
     /// Counts a query to the source in place of exporters.
     pub(crate) fn count_query(&self, outcome: &'static str) {
         self.queries.with([outcome]).inc();
+        *self.last_query.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    }
+
+    /// The outcome of the last query to the source in place of exporters; `None` before the first.
+    pub(crate) fn last_query(&self) -> Option<&'static str> {
+        *self.last_query.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a round that took this long.

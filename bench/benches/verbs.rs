@@ -75,7 +75,7 @@ fn decider(nodes: usize) -> Decider {
 }
 
 fn source(name: &'static str) -> WatchState {
-    WatchState::new(daemon::Readiness::default().condition(name))
+    WatchState::new(daemon::Health::default().gate(name))
 }
 
 /// A request about a pod of ordinary size, as Go writes it.

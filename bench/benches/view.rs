@@ -52,7 +52,7 @@ fn read(view: &View, text: &str) {
 }
 
 fn watch(name: &'static str) -> WatchState {
-    WatchState::new(daemon::Readiness::default().condition(name))
+    WatchState::new(daemon::Health::default().gate(name))
 }
 
 fn apply(view: &View, node: &NodeFacts) {

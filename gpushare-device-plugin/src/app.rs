@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use cluster::{Scope, WatchHealth};
-use daemon::{Condition, Context, Shutdown};
+use daemon::{Condition, Context, Shutdown, Status};
 use nvml::{Library, Probe};
 use placement::units::{CardId, MiB, PodUid};
 use tokio::sync::watch;
@@ -36,6 +36,7 @@ use crate::contexts::watch::ContextWatch;
 use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
 use crate::drain::{Drain, DrainPipe};
+use crate::health::{self, set};
 use crate::host::HostPaths;
 use crate::isolation::NodeIsolation;
 use crate::isolation::support::{Host, Missing};
@@ -114,7 +115,7 @@ impl Wiring {
             pause: self.args.health_interval * POLLS_PER_LOOK,
             metrics: self.metrics.clone(),
         };
-        let looked = self.context.readiness().condition("card-looked-for");
+        let looked = self.context.health().gate("card-looked-for");
         let context = self.context.clone();
         let shutdown = context.shutdown();
         context.spawn("card-search", async move {
@@ -137,7 +138,9 @@ impl Wiring {
             resource: self.args.names.gpu_resource.clone(),
         };
         let spec = spec_file(&self.args, &self.host);
-        let prepare = prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone());
+        let unit = self.context.health().condition("unit");
+        let prepare =
+            prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone(), unit);
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
         let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
         let limits = self.follow_limits(&probe, &checkpoint, &pods, &cards);
@@ -154,6 +157,7 @@ impl Wiring {
             failed_contexts,
             spec.clone(),
         );
+        health::publish(self.context.health(), self.args.response, &cards, &closed, &isolation);
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
         let outside_mps = watch::Sender::default();
@@ -275,7 +279,7 @@ impl Wiring {
     }
 
     fn follow_pods(&self) -> Arc<PodCache> {
-        let listed = self.context.readiness().condition("pods-listed");
+        let listed = self.context.health().gate("pods-listed");
         let cache = Arc::new(PodCache::default());
         let names = self.args.names.names();
         let events = cluster::watch_pods(
@@ -315,7 +319,7 @@ impl Wiring {
         unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
         cordoned: watch::Receiver<Option<BTreeSet<CardId>>>,
     ) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
-        let found = self.context.readiness().condition("cards-found");
+        let found = self.context.health().gate("cards-found");
         let (sender, receiver) = watch::channel(Arc::default());
         let (opened, probe) = watch::channel(None);
         let watch = CardWatch {
@@ -376,7 +380,7 @@ impl Wiring {
     }
 
     fn follow_reach(&self, api: Arc<dyn ReadPod>) -> watch::Receiver<bool> {
-        let condition = self.context.readiness().condition("api-server-reached");
+        let condition = self.context.health().gate("api-server-reached");
         let (sender, reachable) = watch::channel(true);
         let reach = ApiReach { api, pauses: Pauses::default(), reachable: sender };
         self.spawn("api-reach", |shutdown| {
@@ -497,7 +501,7 @@ impl Wiring {
         contexts: Option<ContextWatch>,
         pods: Arc<PodCache>,
     ) {
-        let registered = self.context.readiness().condition("registered");
+        let registered = self.context.health().gate("registered");
         self.spawn("kubelet", |shutdown| async move {
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -549,13 +553,18 @@ fn prepare_cards(
     spec: Option<Arc<SpecFile>>,
     checkpoint: CheckpointFile,
     pods: Arc<PodCache>,
+    condition: Condition,
 ) -> Prepare {
     let sizing = sizing(args);
     let begin = OnceLock::new();
     Box::new(move |cards| {
-        sizing.check(cards).map_err(|error| error.to_string())?;
+        sizing.check(cards).map_err(|error| {
+            condition.set(health::unit_too_small(&error));
+            error.to_string()
+        })?;
         let waits = begin.get_or_init(Instant::now).elapsed() < CHECKPOINT_PATIENCE;
-        check_unit(&checkpoint, &pods, sizing.unit, waits)?;
+        check_unit(&checkpoint, &pods, sizing.unit, waits, &condition)?;
+        condition.set(Status::ok(sizing.unit.to_string()));
         let Some(file) = &spec else { return Ok(()) };
         let recorded = checkpoint.read().map(|checkpoint| checkpoint.limits()).unwrap_or_default();
         file.write(cards, recorded).map_err(|error| error.to_string())
@@ -576,11 +585,13 @@ fn check_unit(
     pods: &PodCache,
     unit: MiB,
     waits: bool,
+    condition: &Condition,
 ) -> Result<(), String> {
     match checkpoint.read() {
-        Ok(checkpoint) => {
-            checkpoint.check_unit(unit, |uid| name_of(uid, pods)).map_err(|error| error.to_string())
-        }
+        Ok(checkpoint) => checkpoint.check_unit(unit, |uid| name_of(uid, pods)).map_err(|error| {
+            condition.set(health::unit_changed(error.to_string()));
+            error.to_string()
+        }),
         Err(error) if waits => Err(format!("{error}; trying again")),
         Err(error) => {
             tracing::warn!(
@@ -673,11 +684,4 @@ fn restore_later(admission: Arc<Admission>) {
             sleep(RESTORE_PAUSE).await;
         }
     });
-}
-
-fn set(condition: &Condition, outcome: Result<(), String>) {
-    match outcome {
-        Ok(()) => condition.set_ready(),
-        Err(why) => condition.set_not_ready(why),
-    }
 }

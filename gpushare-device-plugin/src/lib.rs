@@ -25,6 +25,7 @@
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
 //! | [`audit`] | the periodic comparison of claims, the kubelet's records and processes |
 //! | [`kubelet`] | gRPC and registration |
+//! | [`health`] | what is well of the plugin, and what to do where it is not |
 //! | [`host`] | where the host's files are |
 //! | [`args`] | the flags |
 //! | [`app`] | the wiring |
@@ -43,6 +44,7 @@ pub(crate) mod dra;
 pub(crate) mod drain;
 #[cfg(test)]
 mod fixtures;
+pub(crate) mod health;
 pub mod host;
 pub mod isolation;
 pub(crate) mod kubelet;

@@ -46,7 +46,7 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let mut collectors = collectors::all(&roots, interval);
     collectors.push(Box::new(collectors::gpu::Gpu::new(cards.clone(), interval)));
     context.spawn("gpu", gpu::forever(probe, cards, clock.clone(), context.shutdown()));
-    let sampler = Sampler::new(collectors, store.clone(), context.readiness(), metrics);
+    let sampler = Sampler::new(collectors, store.clone(), context.health(), metrics);
     context.spawn("sample", sample::forever(sampler, interval, clock, context.shutdown()));
     if let Some(storage) = storage {
         context.spawn("save", storage::forever(storage, store, context.shutdown()));

@@ -2,7 +2,7 @@
 //!
 //! A failed collector leaves a gap in its own signals; the others continue.
 
-use daemon::{Condition, Readiness, Shutdown};
+use daemon::{Condition, Health, Shutdown, Status};
 
 use crate::collectors::{CollectError, Collector};
 use crate::series::{Clock, Interval, Moment, Signal};
@@ -15,31 +15,28 @@ pub struct Sampler {
     metrics: Metrics,
 }
 
-/// A collector and the outcome of its last sample.
+/// A collector and the condition with the outcome of its last sample.
 struct Watched {
     collector: Box<dyn Collector>,
-    /// A condition of readiness; `None` for a collector that is not essential.
-    condition: Option<Condition>,
-    /// The error of the last sample, if it failed.
-    error: Option<String>,
+    condition: Condition,
 }
 
 impl Sampler {
-    /// A sampler of `collectors`. The essential ones are conditions of the process's readiness.
+    /// A sampler of `collectors`. Each is a condition; the process is not ready without the essential ones.
     #[must_use]
     pub fn new(
         collectors: Vec<Box<dyn Collector>>,
         store: SharedStore,
-        readiness: &Readiness,
+        health: &Health,
         metrics: Metrics,
     ) -> Self {
         Self {
             collectors: collectors
                 .into_iter()
                 .map(|collector| {
-                    let essential = collector.is_essential();
-                    let condition = essential.then(|| readiness.condition(collector.name()));
-                    Watched { collector, condition, error: None }
+                    let declare =
+                        if collector.is_essential() { Health::gate } else { Health::condition };
+                    Watched { condition: declare(health, collector.name()), collector }
                 })
                 .collect(),
             store,
@@ -65,19 +62,18 @@ impl Sampler {
 }
 
 impl Watched {
-    /// Sets the condition, or logs the error if it differs from the last one, so that a file that is unreadable for a
-    /// day is logged once. (A condition logs its own changes.)
+    /// Sets the condition, which logs its changes: a file that is unreadable for a day is logged once.
     fn report(&mut self, outcome: Result<(), CollectError>) {
-        let error = outcome.err().map(|error| error.to_string());
-        match (&self.condition, &error) {
-            (Some(condition), None) => condition.set_ready(),
-            (Some(condition), Some(error)) => condition.set_not_ready(error.clone()),
-            (None, Some(error)) if self.error.as_ref() != Some(error) => {
-                tracing::warn!(collector = self.collector.name(), error, "cannot sample");
+        match outcome {
+            Ok(()) => self.condition.set_ready(),
+            Err(error) if self.collector.is_essential() => {
+                self.condition.set_not_ready(error.to_string());
             }
-            (None, _) => {}
+            Err(error) => self.condition.set(Status::warning(
+                format!("cannot be sampled: {error}"),
+                "its signals are missing on this node (docs/readings.md)",
+            )),
         }
-        self.error = error;
     }
 }
 

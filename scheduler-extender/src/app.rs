@@ -41,7 +41,7 @@ use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureCl
 use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile, ShadowMetrics};
 use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
-use crate::{Args, Clock, Decider, Extender, http, learned_use, readings_channel};
+use crate::{Args, Clock, Decider, Extender, health, http, learned_use, readings_channel};
 
 /// The reporting component of events.
 const EVENT_COMPONENT: &str = "plimsoll-scheduler-extender";
@@ -117,6 +117,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.follow("policy", file, pause_before_read, on_change);
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
+    health::publish(context, &metrics, &view, &replicas);
     let binder = Binder::new(BinderParams {
         client: bind_client,
         names: Arc::clone(&names),
@@ -368,8 +369,8 @@ fn spawn_annotator_readers(
 }
 
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
-    let nodes = WatchState::new(context.readiness().condition("nodes-listed"));
-    let pods = WatchState::new(context.readiness().condition("pods-listed"));
+    let nodes = WatchState::new(context.health().gate("nodes-listed"));
+    let pods = WatchState::new(context.health().gate("pods-listed"));
     View::new(policy, args.crane_hot_value, nodes, pods)
 }
 

@@ -117,7 +117,11 @@ impl Decider {
     /// As [`node_request::read`].
     pub fn read_request<'a>(&self, body: &'a [u8]) -> Result<PlacedRequest<'a>, WireError> {
         let known = Arc::clone(self.view.read().names());
-        let NodeRequest { pod, nodes, names } = node_request::read(body, &known)?;
+        let read = node_request::read(body, &known);
+        if matches!(read, Err(WireError::NoNames)) {
+            self.metrics.calls.note_whole_nodes();
+        }
+        let NodeRequest { pod, nodes, names } = read?;
         Ok(PlacedRequest { pod, nodes, names, known })
     }
 

@@ -20,6 +20,7 @@ pub mod decisions;
 mod extender;
 mod field;
 mod host_names;
+mod health;
 pub mod http;
 mod http_client;
 mod learned_use;

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use crate::annotator_client::ReadError;
 use crate::decisions::{DecisionLog, OverLimitCause};
+use crate::health::Calls;
 use crate::replicas::{ReplicaMetrics, Replicas};
 use crate::shadow::ShadowMetrics;
 use crate::view::{View, ViewMetrics};
@@ -16,6 +17,8 @@ use crate::view::{View, ViewMetrics};
 /// All metrics; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
+    /// kube-scheduler's, for the health.
+    pub(crate) calls: Arc<Calls>,
     requests: Labelled<Counter, 2>,
     seconds: Labelled<Histogram, 1>,
     rejected: Labelled<Counter, 2>,
@@ -44,6 +47,7 @@ impl Metrics {
     /// Registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
+            calls: Arc::default(),
             requests: registry.counters(
                 "plimsoll_extender_requests_total",
                 ["verb", "outcome"],
@@ -102,6 +106,7 @@ impl Metrics {
 
     /// Counts a call and its time in seconds.
     pub(crate) fn count_call(&self, verb: &'static str, outcome: &'static str, seconds: f64) {
+        self.calls.count(verb, outcome);
         self.requests.with([verb, outcome]).inc();
         self.seconds.with([verb]).observe(seconds);
     }

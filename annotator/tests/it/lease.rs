@@ -36,7 +36,7 @@ async fn one_of_two_polls_and_writes_and_both_are_ready() {
     let leader = leader(&world).await;
     let standby = standby(&world).await;
     assert_eq!(world.patches("a"), 1);
-    assert!(leader.context.readiness().is_ready() && standby.context.readiness().is_ready());
+    assert!(leader.context.health().is_ready() && standby.context.health().is_ready());
     standby.advance(3600);
     leader.pass(3600).await;
     standby.counted(WAITS).await;

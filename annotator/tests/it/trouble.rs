@@ -138,8 +138,8 @@ async fn the_program_is_ready_once_nodes_and_pods_were_listed() {
     let running = world.launch(&[]).await;
     world.annotated("a", CPU, "0.63012,2026-11-20T09:00:00Z").await;
     assert!(world.annotations("a")["node_hot_value"].is_null());
-    assert!(!running.context.readiness().is_ready());
+    assert!(!running.context.health().is_ready());
     world.sim.faults().release();
     running.idle(1).await;
-    assert!(running.context.readiness().is_ready());
+    assert!(running.context.health().is_ready());
 }

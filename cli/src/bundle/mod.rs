@@ -1,6 +1,7 @@
 //! `plimsoll support-bundle`: an archive of what a report of a fault needs.
 //!
-//! Invariant: no Secret is ever asked for, and every text goes through [`redact`] before it is written.
+//! Invariant: no Secret is ever asked for. Of objects an allow-list of fields is kept, and every text goes through
+//! [`redact`] before it is written.
 
 mod archive;
 mod redact;
@@ -20,6 +21,7 @@ use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::name_of;
 use crate::cluster_access::{Cluster, PART_OF, PolicyMap};
 use crate::doctor;
+use crate::doctor::collect::{ADMIN_PORTS, MAX_PODS, admin};
 use crate::extender;
 use crate::version::CLIENT;
 use archive::Archive;
@@ -36,11 +38,6 @@ const OF_CLUSTER: [(&str, &str); 2] = [
 ];
 /// What the extender answers.
 const ANSWERS: [&str; 5] = ["state", "cards", "pending", "decisions", "policy"];
-/// Admin ports by program.
-const ADMIN_PORTS: [(&str, u16); 3] =
-    [("scheduler-extender", 19102), ("annotator", 19103), ("gpushare-device-plugin", 19104)];
-/// How many pods of a program have their logs and metrics read, those that are not ready first.
-const MAX_PODS: usize = 10;
 
 /// Writes the archive. What cannot be read is told in `problems.txt` in it.
 ///
@@ -174,21 +171,29 @@ fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()
 
 /// Adds what kubectl answers to these words.
 fn object(cluster: &Cluster, name: &str, words: &[&str], bundle: &mut Bundle) -> Result<()> {
-    let read = cluster.kubectl().run(&[words, &["--output=json"]].concat());
-    let ours = |text: String| if name == "events.json" { of_ours(&text) } else { text };
-    bundle.add_read(name, read.map(ours))
+    let words = [words, &["--output=json"]].concat();
+    let mut value = match cluster.kubectl().run(&words) {
+        Ok(text) => serde_json::from_str::<Value>(&text).unwrap_or_default(),
+        Err(failure) => {
+            bundle.problem(name, &failure);
+            return Ok(());
+        }
+    };
+    if name == "events.json" {
+        keep_ours(&mut value);
+    }
+    redact::kept(&mut value);
+    bundle.add_blanked(name, &serde_json::to_string_pretty(&value)?)
 }
 
 /// The events of Plimsoll's programs, and of pods that were not scheduled; others are nobody's business here.
-fn of_ours(text: &str) -> String {
-    let Ok(mut list) = serde_json::from_str::<Value>(text) else { return String::new() };
+fn keep_ours(list: &mut Value) {
     if let Some(items) = list["items"].as_array_mut() {
         items.retain(|event| {
             let writer = event["reportingComponent"].as_str().unwrap_or_default();
             writer.starts_with("plimsoll-") || event["reason"] == "FailedScheduling"
         });
     }
-    list.to_string()
 }
 
 fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
@@ -199,7 +204,7 @@ fn answers(cluster: &Cluster, bundle: &mut Bundle) -> Result<()> {
     Ok(())
 }
 
-/// Logs and metrics.
+/// Logs, health and metrics.
 fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
     let mut pods: Vec<Pod> = match cluster.list_ours("pods") {
         Ok(pods) => pods,
@@ -218,10 +223,15 @@ fn pods(cluster: &Cluster, lines: u32, bundle: &mut Bundle) -> Result<()> {
             continue;
         }
         logs(cluster, pod, lines, bundle)?;
-        let port = ADMIN_PORTS.iter().find(|(name, _)| *name == program);
-        if let (Some((_, port)), "Running") = (port, pod.status.phase.as_str()) {
-            let name = format!("metrics/{}.txt", pod.metadata.name);
-            bundle.add_read(&name, doctor::collect::metrics(cluster.kubectl(), pod, *port))?;
+        let has_port = ADMIN_PORTS.iter().any(|(name, _)| *name == program);
+        if has_port && pod.status.phase == "Running" {
+            let name = &pod.metadata.name;
+            for (file, path) in [
+                (format!("health/{name}.json"), "/v1/health"),
+                (format!("metrics/{name}.txt"), "/metrics"),
+            ] {
+                bundle.add_read(&file, admin(cluster.kubectl(), pod, path))?;
+            }
         }
     }
     Ok(())

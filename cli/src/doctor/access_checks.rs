@@ -2,145 +2,56 @@
 
 use serde_json::Value;
 
-use super::facts::{AdmissionPolicy, Binding, BindingSpec, Facts, PLUGIN, Right, SECOND_SCHEDULER};
+use super::facts::{AdmissionPolicy, Binding, BindingSpec, Facts, PLUGIN, Right};
 use super::finding::{Findings, few};
 use super::programs::WORKLOADS;
 use crate::cluster_access::EXTENDER;
 
-/// An admission policy as it is shipped. Its binding has the same name, and narrows nothing.
+/// The admission policies as they are shipped, a line each: the name, which its binding has too, the program that it is
+/// installed with, its match conditions, the resources that it looks at, and what passes without it.
+const TABLE: &str = "
+plimsoll-bindings | scheduler-extender | by-others | pods/binding bindings | anyone who may bind pods can bring a claim of cards
+plimsoll-extender-bindings | scheduler-extender | by-the-extender | pods/binding bindings | the extender's token can bind every pod
+plimsoll-extender-events | scheduler-extender | by-the-extender | events | the extender's token can write events about anything
+plimsoll-extender-evictions | scheduler-extender | by-the-extender | pods/eviction | the extender's token may evict pods of kube-system
+plimsoll-claims | scheduler-extender | by-others changes-a-claim | pods pods/status pods/ephemeralcontainers pods/resize | anyone who may write pods can claim cards
+plimsoll-gpu-environment | scheduler-extender | asks-for-gpu-memory-or-is-too-long-to-tell | pods pods/ephemeralcontainers | GPU pods may choose cards by variables
+plimsoll-node-name | scheduler-extender | names-its-node by-others-than-kubelets | pods | GPU pods may name their node, and then fail on it
+plimsoll-scheduler-name | kube-scheduler | names-another-scheduler by-others-than-kubelets asks-for-gpu-memory | pods | GPU pods may name the provider's scheduler, and then fail on their node
+plimsoll-annotator-nodes | annotator | by-the-annotator | nodes nodes/status | the annotator's token can write all of every node
+plimsoll-annotator-events | annotator | by-the-annotator | events | the annotator's token can write events about anything
+plimsoll-device-plugin-nodes | gpushare-device-plugin | by-the-device-plugin | nodes | a device plugin's token can write other nodes
+plimsoll-device-plugin-node-status | gpushare-device-plugin | by-the-device-plugin | nodes/status | a device plugin's token can write other nodes' status
+plimsoll-device-plugin-pods | gpushare-device-plugin | by-the-device-plugin | pods pods/status pods/ephemeralcontainers pods/resize | a device plugin's token can write other nodes' pods
+plimsoll-device-plugin-events | gpushare-device-plugin | by-the-device-plugin | events | a device plugin's token can write other nodes' events
+plimsoll-unhealthy-gpus | unhealthy-gpus | by-the-device-plugin | configmaps | a device plugin's token can write all ConfigMaps of kube-system
+";
+
+/// The device plugin with Aliyun's ConfigMaps.
+const UNHEALTHY_GPUS: &str = "unhealthy-gpus";
+
+/// A line of the table.
 pub(super) struct Guard {
     pub(super) name: &'static str,
-    /// What passes without it: forged claims or foreign writes.
+    of: &'static str,
+    pub(super) conditions: Vec<&'static str>,
+    pub(super) resources: Vec<&'static str>,
     effect: &'static str,
-    /// What it is installed with.
-    of: Part,
-    /// The names of its match conditions.
-    pub(super) conditions: &'static [&'static str],
-    /// The resources that it looks at.
-    pub(super) resources: &'static [&'static str],
 }
-
-/// A part of an installation.
-#[derive(Clone, Copy)]
-enum Part {
-    Annotator,
-    Extender,
-    DevicePlugin,
-    SecondScheduler,
-    /// The device plugin with Aliyun's ConfigMaps.
-    UnhealthyGpus,
-}
-
-const PODS: &[&str] = &["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"];
 
 /// The admission policies.
-pub(super) const GUARDS: [Guard; 15] = [
-    Guard {
-        name: "plimsoll-bindings",
-        effect: "anyone who may bind pods can bring a claim of cards",
-        of: Part::Extender,
-        conditions: &["by-others"],
-        resources: &["pods/binding", "bindings"],
-    },
-    Guard {
-        name: "plimsoll-extender-bindings",
-        effect: "the extender's token can bind every pod",
-        of: Part::Extender,
-        conditions: &["by-the-extender"],
-        resources: &["pods/binding", "bindings"],
-    },
-    Guard {
-        name: "plimsoll-extender-events",
-        effect: "the extender's token can write events about anything",
-        of: Part::Extender,
-        conditions: &["by-the-extender"],
-        resources: &["events"],
-    },
-    Guard {
-        name: "plimsoll-extender-evictions",
-        effect: "the extender's token may evict pods of kube-system",
-        of: Part::Extender,
-        conditions: &["by-the-extender"],
-        resources: &["pods/eviction"],
-    },
-    Guard {
-        name: "plimsoll-claims",
-        effect: "anyone who may write pods can claim cards",
-        of: Part::Extender,
-        conditions: &["by-others", "changes-a-claim"],
-        resources: PODS,
-    },
-    Guard {
-        name: "plimsoll-gpu-environment",
-        effect: "GPU pods may choose cards by variables",
-        of: Part::Extender,
-        conditions: &["asks-for-gpu-memory-or-is-too-long-to-tell"],
-        resources: &["pods", "pods/ephemeralcontainers"],
-    },
-    Guard {
-        name: "plimsoll-node-name",
-        effect: "GPU pods may name their node, and then fail on it",
-        of: Part::Extender,
-        conditions: &["names-its-node", "by-others-than-kubelets"],
-        resources: &["pods"],
-    },
-    Guard {
-        name: "plimsoll-scheduler-name",
-        effect: "GPU pods may name the provider's scheduler, and then fail on their node",
-        of: Part::SecondScheduler,
-        conditions: &["names-another-scheduler", "by-others-than-kubelets", "asks-for-gpu-memory"],
-        resources: &["pods"],
-    },
-    Guard {
-        name: "plimsoll-annotator-nodes",
-        effect: "the annotator's token can write all of every node",
-        of: Part::Annotator,
-        conditions: &["by-the-annotator"],
-        resources: &["nodes", "nodes/status"],
-    },
-    Guard {
-        name: "plimsoll-annotator-events",
-        effect: "the annotator's token can write events about anything",
-        of: Part::Annotator,
-        conditions: &["by-the-annotator"],
-        resources: &["events"],
-    },
-    Guard {
-        name: "plimsoll-device-plugin-nodes",
-        effect: "a device plugin's token can write other nodes",
-        of: Part::DevicePlugin,
-        conditions: &["by-the-device-plugin"],
-        resources: &["nodes"],
-    },
-    Guard {
-        name: "plimsoll-device-plugin-node-status",
-        effect: "a device plugin's token can write other nodes' status",
-        of: Part::DevicePlugin,
-        conditions: &["by-the-device-plugin"],
-        resources: &["nodes/status"],
-    },
-    Guard {
-        name: "plimsoll-device-plugin-pods",
-        effect: "a device plugin's token can write other nodes' pods",
-        of: Part::DevicePlugin,
-        conditions: &["by-the-device-plugin"],
-        resources: PODS,
-    },
-    Guard {
-        name: "plimsoll-device-plugin-events",
-        effect: "a device plugin's token can write other nodes' events",
-        of: Part::DevicePlugin,
-        conditions: &["by-the-device-plugin"],
-        resources: &["events"],
-    },
-    Guard {
-        name: "plimsoll-unhealthy-gpus",
-        effect: "a device plugin's token can write all ConfigMaps of kube-system",
-        of: Part::UnhealthyGpus,
-        conditions: &["by-the-device-plugin"],
-        resources: &["configmaps"],
-    },
-];
+pub(super) fn guards() -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for line in TABLE.lines() {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        if let [name, of, conditions, resources, effect] = fields[..] {
+            let [conditions, resources] =
+                [conditions, resources].map(|words| words.split(' ').collect());
+            guards.push(Guard { name, of, conditions, resources, effect });
+        }
+    }
+    guards
+}
 
 /// What to do about a policy that is not as it is shipped.
 const APPLY: &str = "apply Plimsoll's manifests again: helm upgrade, or kubectl apply -k";
@@ -156,8 +67,8 @@ pub(crate) fn admission(facts: &Facts, found: &mut Findings) {
     let parts_known = found.read(WORKLOADS, facts.workloads.as_ref()).is_some();
     let policies = found.read("ValidatingAdmissionPolicies", facts.policies.as_ref());
     let bindings = found.read("ValidatingAdmissionPolicyBindings", facts.bindings.as_ref());
-    let mut guards = 0;
-    for guard in &GUARDS {
+    let mut judged = 0;
+    for guard in &guards() {
         let policy = policies.map(|all| all.iter().find(|it| it.metadata.name == guard.name));
         let own: Option<Vec<&Binding>> =
             bindings.map(|all| all.iter().filter(|it| it.spec.policy_name == guard.name).collect());
@@ -170,7 +81,7 @@ pub(crate) fn admission(facts: &Facts, found: &mut Findings) {
         if !is_wanted {
             continue;
         }
-        guards += 1;
+        judged += 1;
         if let Some(policy) = policy {
             judge_policy(guard, policy, found);
         }
@@ -178,25 +89,19 @@ pub(crate) fn admission(facts: &Facts, found: &mut Findings) {
             judge_bindings(guard, &own, found);
         }
     }
-    if guards == 0 {
+    if judged == 0 {
         found.does_not_apply("nothing that they protect is installed");
     }
-    found.ok_if_nothing(format!("{guards} policies deny, as shipped"));
+    found.ok_if_nothing(format!("{judged} policies deny, as shipped"));
 }
 
-/// Whether a part is installed, where the Deployments and DaemonSets are known.
-fn is_installed(part: Part, facts: &Facts) -> bool {
-    let program = match part {
-        Part::Annotator => "annotator",
-        Part::Extender => EXTENDER,
-        Part::DevicePlugin | Part::UnhealthyGpus => PLUGIN,
-        Part::SecondScheduler => SECOND_SCHEDULER,
-    };
-    let Ok(Some(workload)) = facts.workload(program) else { return false };
-    match part {
-        Part::UnhealthyGpus => workload.setting("PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE").is_some(),
-        _ => true,
+/// Whether what a policy is installed with is there, where the Deployments and DaemonSets are known.
+fn is_installed(of: &str, facts: &Facts) -> bool {
+    if of != UNHEALTHY_GPUS {
+        return facts.has(of);
     }
+    let plugin = facts.workload(PLUGIN).ok().flatten();
+    plugin.is_some_and(|plugin| plugin.setting("PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE").is_some())
 }
 
 /// Finds a fault; a warning where the value `fromGpushare` lifts the policy for the time of a move.
@@ -231,7 +136,7 @@ fn judge_policy(guard: &Guard, policy: Option<&AdmissionPolicy>, found: &mut Fin
         let named = rule["resources"].as_array().map_or(&[][..], Vec::as_slice);
         resources.extend(named.iter().filter_map(Value::as_str));
     }
-    for resource in guard.resources {
+    for resource in &guard.resources {
         if !resources.contains(&"*/*") && !resources.contains(resource) {
             less.push(format!("no {resource}"));
         }

@@ -24,15 +24,14 @@ pub(crate) fn certificates(facts: &Facts, found: &mut Findings) {
     let extender = found.read(WORKLOADS, facts.workload(EXTENDER));
     let tls = extender.flatten().and_then(|it| it.setting("PLIMSOLL_TLS_CERT_FILE"));
     let speaks_tls = tls.is_some();
-    let mut ends = of_secrets(facts, found);
-    // Where the extender is not known to be there, its metrics may tell all the same.
-    if speaks_tls || extender.is_none() {
-        ends.extend(in_use(facts, found));
-    }
+    let ends = of_secrets(facts, found);
+    // Where the extender is not known to be there, it may tell all the same.
+    let is_told = (speaks_tls || extender.is_none())
+        && !found.told(EXTENDER, &facts.extenders).conditions.is_empty();
     for end in &ends {
         judge(end, facts, found);
     }
-    if speaks_tls && !ends.iter().any(|end| end.is_extenders) {
+    if speaks_tls && !is_told && !ends.iter().any(|end| end.is_extenders) {
         return found.unknown(
             "not checked: the extender speaks TLS, and the end of its certificate is not known",
             "kubectl plimsoll doctor --only certificate also looks at Secrets; see the check `extender`",
@@ -40,6 +39,7 @@ pub(crate) fn certificates(facts: &Facts, found: &mut Findings) {
     }
     match ends.iter().map(|end| days_left(end, facts)).min() {
         Some(first) => found.ok_if_nothing(format!("the first ends in {first} days")),
+        None if is_told => found.ok_if_nothing("those in use last"),
         None if extender.is_some_and(|extender| extender.is_some()) => {
             found.ok_if_nothing("none: the extender runs without --tls-cert-file, over plain HTTP");
         }
@@ -67,22 +67,6 @@ fn of_secrets(facts: &Facts, found: &mut Findings) -> Vec<End> {
                 "make it: plimsoll scheduler certificates, or your issuer (docs/certificates.md)",
             ),
             Some(None) | None => {}
-        }
-    }
-    ends
-}
-
-/// The certificates that extenders say they use.
-fn in_use(facts: &Facts, found: &mut Findings) -> Vec<End> {
-    let mut ends = Vec::new();
-    for (pod, page) in found.metrics(EXTENDER, &facts.extenders).pages {
-        for file in ["certificate", "client_ca"] {
-            let label = format!("file=\"{file}\"");
-            let end = page.sum("plimsoll_certificate_not_after_seconds", &[&label]);
-            if let Some(time) = end.and_then(|end| Timestamp::from_second(end as i64).ok()) {
-                let which = format!("in use by {pod} ({file})");
-                ends.push(End { which, time, is_extenders: true });
-            }
         }
     }
     ends

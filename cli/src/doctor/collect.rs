@@ -1,9 +1,9 @@
 //! Reads the facts, by kubectl and by port-forwards. Judges nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
 
 use anyhow::Result;
-use api::state::State;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
-use super::facts::{ConfigMap, Fact, Facts, PLUGIN, Pages, Read, Right, SECOND_SCHEDULER, Secret};
-use super::page::Page;
+use super::facts::{ConfigMap, Fact, Facts, PLUGIN, Read, Right, Secret};
+use super::health::Healths;
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
@@ -22,14 +22,16 @@ use crate::cluster_access::{
 };
 use crate::extender;
 
-/// The admin port of the extender, with its metrics.
-const EXTENDER_PORT: u16 = 19102;
-/// The admin port of the annotator, with its metrics.
-const ANNOTATOR_PORT: u16 = 19103;
-/// How many lines of a log are looked through.
-const LOG: &str = "--tail=400";
-/// How many device plugins that are not ready have their logs read.
-const MAX_LOGS: usize = 5;
+/// Admin ports by program, with metrics and health.
+pub(crate) const ADMIN_PORTS: [(&str, u16); 5] = [
+    (EXTENDER, 19102),
+    ("annotator", 19103),
+    (PLUGIN, 19104),
+    ("node-exporter-plus", 19105),
+    ("node-exporter-plus-gpu", 19105),
+];
+/// How many pods of a program are asked, those that are not ready first.
+pub(crate) const MAX_PODS: usize = 10;
 
 /// Reads the facts that are needed, and no others.
 ///
@@ -63,17 +65,15 @@ pub(crate) fn collect(
         certificate_days,
         server_version: asked.read(ServerVersion, || server_version(kubectl)),
         nodes: asked.list(Nodes, &["nodes", "--show-managed-fields"]),
-        scheduler_logs: asked.read(SchedulerLogs, || scheduler_logs(kubectl, &schedulers, &pods)),
         kubeadm_config: asked.one(KubeadmConfig, &["configmap", "kubeadm-config", KUBE_SYSTEM]),
         second_config: asked.one(SecondConfig, &["configmap", "kube-scheduler", &in_namespace]),
         autoscaler_status: asked
             .one(AutoscalerStatus, &["configmap", "cluster-autoscaler-status", KUBE_SYSTEM]),
         policy: asked.read(Policy, || policy(kubectl, &workloads)),
-        extender_lease: asked.one(ExtenderLease, &["lease", EXTENDER_LEASE, &in_namespace]),
-        extenders: asked.read(ExtenderMetrics, || pages(kubectl, &pods, EXTENDER, EXTENDER_PORT)),
-        annotators: asked
-            .read(AnnotatorMetrics, || pages(kubectl, &pods, "annotator", ANNOTATOR_PORT)),
-        state: asked.read(State, || state(cluster)),
+        extenders: asked.read(ExtenderHealth, || healths(kubectl, &pods, EXTENDER)),
+        annotators: asked.read(AnnotatorHealth, || healths(kubectl, &pods, "annotator")),
+        exporters: asked.read(ExporterHealth, || healths(kubectl, &pods, "node-exporter-plus")),
+        plugins: asked.read(PluginHealth, || healths(kubectl, &pods, PLUGIN)),
         certificates: needed
             .contains(&Certificates)
             .then(|| certificates(kubectl, &workloads, &namespace)),
@@ -85,7 +85,6 @@ pub(crate) fn collect(
             .map(|events| events.into_iter().filter(of_interest).collect()),
         node_leases: asked
             .list(NodeLeases, &["leases", "--namespace=kube-node-lease", "--show-managed-fields"]),
-        plugin_logs: asked.read(PluginLogs, || plugin_logs(kubectl, &pods)),
         toolkits: asked.list(Toolkits, &["daemonsets", "--all-namespaces", toolkits]),
         namespace,
         workloads,
@@ -127,11 +126,6 @@ fn if_found<T>(read: Read<T>) -> Read<Option<T>> {
         Err(Failure::NotFound(_)) => Ok(None),
         other => other.map(Some),
     }
-}
-
-fn state(cluster: &Cluster) -> Read<State> {
-    let state = extender::get(cluster, "/v1/state");
-    state.map_err(|error| Failure::Other(format!("{error:#}")))
 }
 
 /// The API server's time, as it writes it into an answer about its caller, and this machine's time before and after.
@@ -209,54 +203,43 @@ fn certificate(kubectl: &Kubectl, secret: &str, namespace: &str) -> Read<Option<
     }
 }
 
-/// The metrics of each pod of a program that runs.
-fn pages(kubectl: &Kubectl, pods: &Read<Vec<Pod>>, program: &str, port: u16) -> Read<Pages> {
-    let mut pages = BTreeMap::new();
-    for pod in pods.as_ref().map_err(Failure::clone)? {
-        if name_of(&pod.metadata) == program && pod.status.phase == "Running" {
-            let page = metrics(kubectl, pod, port).map(|text| Page::parse(&text));
-            pages.insert(pod.metadata.name.clone(), page);
+/// The health of the pods of a program that run; of one whose name goes on too, as `node-exporter-plus-gpu`.
+fn healths(kubectl: &Kubectl, pods: &Read<Vec<Pod>>, program: &str) -> Read<Healths> {
+    let mut running: Vec<&Pod> = pods.as_ref().map_err(Failure::clone)?.iter().collect();
+    running
+        .retain(|pod| name_of(&pod.metadata).starts_with(program) && pod.status.phase == "Running");
+    running.sort_by_key(|pod| pod.is_ready());
+    let not_asked = running.len().saturating_sub(MAX_PODS);
+    running.truncate(MAX_PODS);
+    // Each waits for a port-forward.
+    let texts = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for pod in &running {
+            threads.push(scope.spawn(|| admin(kubectl, pod, "/v1/health")));
         }
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    let mut healths = Healths { pods: BTreeMap::new(), not_asked };
+    for (pod, text) in running.into_iter().zip(texts) {
+        let text = text.unwrap_or_else(|_| Err(Failure::Other("a thread ended".to_owned())));
+        let health = text.and_then(|text| {
+            serde_json::from_str(&text).map_err(|error| Failure::Other(error.to_string()))
+        });
+        healths.pods.insert(pod.metadata.name.clone(), health);
     }
-    Ok(pages)
+    Ok(healths)
 }
 
-/// The metrics of a pod, through a port-forward.
-pub(crate) fn metrics(kubectl: &Kubectl, pod: &Pod, port: u16) -> Read<String> {
+/// What the admin port of a pod answers for a path, through a port-forward.
+pub(crate) fn admin(kubectl: &Kubectl, pod: &Pod, path: &str) -> Read<String> {
+    let program = name_of(&pod.metadata);
+    let Some((_, port)) = ADMIN_PORTS.iter().find(|(name, _)| *name == program) else {
+        return Err(Failure::Other(format!("{program} has no admin port")));
+    };
     let target = format!("pod/{}", pod.metadata.name);
-    let forward = Forward::open(kubectl, &pod.metadata.namespace, &target, &[port])?;
-    let url = format!("http://127.0.0.1:{}/metrics", forward.ports()[0]);
+    let forward = Forward::open(kubectl, &pod.metadata.namespace, &target, &[*port])?;
+    let url = format!("http://127.0.0.1:{}{path}", forward.ports()[0]);
     extender::text(&url).map_err(|error| Failure::Other(format!("{error:#}")))
-}
-
-fn log(kubectl: &Kubectl, pod: &Pod) -> Read<String> {
-    let namespace = format!("--namespace={}", pod.metadata.namespace);
-    kubectl.run(&["logs", &pod.metadata.name, &namespace, LOG])
-}
-
-/// The logs of these pods, by their names.
-fn logs(kubectl: &Kubectl, pods: &[&Pod]) -> BTreeMap<String, Read<String>> {
-    pods.iter().map(|pod| (pod.metadata.name.clone(), log(kubectl, pod))).collect()
-}
-
-/// The logs of all kube-schedulers, Plimsoll's own included.
-fn scheduler_logs(
-    kubectl: &Kubectl,
-    schedulers: &Read<Vec<Pod>>,
-    ours: &Read<Vec<Pod>>,
-) -> Read<BTreeMap<String, Read<String>>> {
-    let plimsolls = ours.as_ref().map_err(Failure::clone)?;
-    let mut pods: Vec<&Pod> = schedulers.as_ref().map_err(Failure::clone)?.iter().collect();
-    pods.extend(plimsolls.iter().filter(|pod| name_of(&pod.metadata) == SECOND_SCHEDULER));
-    pods.retain(|pod| pod.status.phase == "Running");
-    Ok(logs(kubectl, &pods))
-}
-
-fn plugin_logs(kubectl: &Kubectl, pods: &Read<Vec<Pod>>) -> Read<BTreeMap<String, Read<String>>> {
-    let mut broken: Vec<&Pod> = pods.as_ref().map_err(Failure::clone)?.iter().collect();
-    broken.retain(|pod| name_of(&pod.metadata) == PLUGIN && !pod.is_ready());
-    broken.truncate(MAX_LOGS);
-    Ok(logs(kubectl, &broken))
 }
 
 /// Events of Plimsoll's programs, and of pods that were scheduled or not.

@@ -1,24 +1,18 @@
 //! What doctor looks at, as plain values. `collect` reads them, the checks judge them.
 
-use std::collections::BTreeMap;
-
-use api::state::State;
 use jiff::Timestamp;
 use placement::names::Names;
-use placement::policy::LoadPolicy;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::health::Healths;
 pub(crate) use crate::cluster_access::objects::ConfigMap;
 use crate::cluster_access::objects::{Event, Lease, Meta, Node, Pod};
 use crate::cluster_access::workload::{Workload, find, name_of};
 use crate::cluster_access::{EXTENDER, Failure};
-use crate::doctor::page::Page;
 
 /// A fact, or why it could not be read.
 pub(crate) type Read<T> = Result<T, Failure>;
-/// The metrics of a program's pods that run, by pod.
-pub(crate) type Pages = BTreeMap<String, Read<Page>>;
 
 /// The device plugin's DaemonSet.
 pub(crate) const PLUGIN: &str = "gpushare-device-plugin";
@@ -38,21 +32,19 @@ pub(crate) enum Fact {
     Pods,
     Nodes,
     Schedulers,
-    SchedulerLogs,
     KubeadmConfig,
     SecondConfig,
     AutoscalerStatus,
     Policy,
-    ExtenderLease,
-    ExtenderMetrics,
-    AnnotatorMetrics,
-    State,
+    ExtenderHealth,
+    AnnotatorHealth,
+    ExporterHealth,
+    PluginHealth,
     Certificates,
     Admission,
     Rights,
     Events,
     NodeLeases,
-    PluginLogs,
     Toolkits,
 }
 
@@ -60,9 +52,11 @@ impl Fact {
     /// The facts by which it is found.
     pub(crate) fn sources(self) -> &'static [Fact] {
         match self {
-            Self::ExtenderMetrics | Self::AnnotatorMetrics | Self::PluginLogs => &[Self::Pods],
+            Self::ExtenderHealth
+            | Self::AnnotatorHealth
+            | Self::ExporterHealth
+            | Self::PluginHealth => &[Self::Pods],
             Self::Rights => &[Self::Pods, Self::Workloads],
-            Self::SchedulerLogs => &[Self::Pods, Self::Schedulers],
             Self::Policy | Self::Certificates => &[Self::Workloads],
             _ => &[],
         }
@@ -90,8 +84,6 @@ pub(crate) struct Facts {
     pub(crate) nodes: Read<Vec<Node>>,
     /// kube-scheduler's pods in kube-system: static pods of kubeadm.
     pub(crate) schedulers: Read<Vec<Pod>>,
-    /// The end of the log of each scheduler's pod, of Plimsoll's own second one too.
-    pub(crate) scheduler_logs: Read<BTreeMap<String, Read<String>>>,
     /// kubeadm's ConfigMap; `None` if there is none.
     pub(crate) kubeadm_config: Read<Option<ConfigMap>>,
     /// The second kube-scheduler's ConfigMap; `None` if there is none.
@@ -101,14 +93,11 @@ pub(crate) struct Facts {
     /// The ConfigMap with the policy, which [`PolicyMap`](crate::cluster_access::PolicyMap) names; `None` if there is
     /// none.
     pub(crate) policy: Read<Option<ConfigMap>>,
-    /// The Lease of the extender; `None` if there is none.
-    pub(crate) extender_lease: Read<Option<Lease>>,
-    /// The metrics of each extender.
-    pub(crate) extenders: Read<Pages>,
-    /// The metrics of each annotator.
-    pub(crate) annotators: Read<Pages>,
-    /// The extender's state.
-    pub(crate) state: Read<State>,
+    /// What each program says of itself.
+    pub(crate) extenders: Read<Healths>,
+    pub(crate) annotators: Read<Healths>,
+    pub(crate) exporters: Read<Healths>,
+    pub(crate) plugins: Read<Healths>,
     /// Secrets with certificates; `None` if Secrets are not asked for.
     pub(crate) certificates: Option<Vec<Secret>>,
     /// Admission policies and their bindings.
@@ -120,8 +109,6 @@ pub(crate) struct Facts {
     pub(crate) events: Read<Vec<Event>>,
     /// The Leases by which kubelets say that they live, with who wrote them.
     pub(crate) node_leases: Read<Vec<Lease>>,
-    /// The end of the log of each device plugin that is not ready.
-    pub(crate) plugin_logs: Read<BTreeMap<String, Read<String>>>,
     /// DaemonSets that set up NVIDIA's container runtime.
     pub(crate) toolkits: Read<Vec<Workload>>,
 }
@@ -212,19 +199,6 @@ impl Facts {
     /// The time that counts: the API server's, or this machine's without it.
     pub(crate) fn time(&self) -> Timestamp {
         *self.now.as_ref().unwrap_or(&self.own_time[1])
-    }
-
-    /// The names of the metrics by which nodes are judged: as the extender says, or else as the policy in its ConfigMap
-    /// does.
-    pub(crate) fn metric_names(&self) -> Result<Vec<String>, &Failure> {
-        match &self.state {
-            Ok(state) => Ok(state.metrics.iter().map(|metric| metric.name.clone()).collect()),
-            Err(failure) => {
-                let text = self.policy_text().ok().flatten().ok_or(failure)?;
-                let policy = LoadPolicy::from_yaml(text).map_err(|_| failure)?;
-                Ok(policy.metrics().into_iter().map(ToString::to_string).collect())
-            }
-        }
     }
 
     /// The policy in its ConfigMap; `None` if there is no such ConfigMap, or no such key in it.

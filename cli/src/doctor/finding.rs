@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use super::facts::{Pages, Read};
-use super::page::Page;
 use crate::cluster_access::Failure;
 
 /// How bad it is.
@@ -43,7 +41,12 @@ impl Findings {
         Self { check, found: Vec::new() }
     }
 
-    fn push(&mut self, level: Level, what: String, todo: Option<String>) {
+    /// The check's name.
+    pub(crate) fn check(&self) -> &'static str {
+        self.check
+    }
+
+    pub(crate) fn push(&mut self, level: Level, what: String, todo: Option<String>) {
         self.found.push(Finding { level, check: self.check, what, todo });
     }
 
@@ -115,53 +118,12 @@ impl Findings {
         }
     }
 
-    /// The metrics of a program's pods. Those that could not be read are found, and also that no pod runs.
-    pub(crate) fn metrics<'a>(&mut self, program: &str, pages: &'a Read<Pages>) -> Metrics<'a> {
-        let mut metrics = Metrics { pages: Vec::new(), all_known: false };
-        let Some(pages) = self.read(&format!("metrics of {program}"), pages.as_ref()) else {
-            return metrics;
-        };
-        if pages.is_empty() {
-            self.unknown(
-                format!("not checked: metrics of {program}: no pod of it runs"),
-                format!("kubectl get pods --all-namespaces -l app.kubernetes.io/name={program}"),
-            );
-        }
-        for (pod, page) in pages {
-            if let Some(page) = self.read(&format!("metrics of {pod}"), page.as_ref()) {
-                metrics.pages.push((pod, page));
-            }
-        }
-        metrics.all_known = !pages.is_empty() && metrics.pages.len() == pages.len();
-        metrics
-    }
-
-    /// Whether a fault was found.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.found.iter().any(|finding| finding.level == Level::Fail)
-    }
-
     /// Everything that was found; a check that has found nothing is not known to be well.
     pub(crate) fn done(mut self) -> Vec<Finding> {
         if self.found.is_empty() {
             self.unknown("not checked: nothing was found to look at", "report this as a fault");
         }
         self.found
-    }
-}
-
-/// The metrics of a program's pods, as far as they could be read.
-pub(crate) struct Metrics<'a> {
-    /// By pod.
-    pub(crate) pages: Vec<(&'a str, &'a Page)>,
-    /// Whether a pod runs, and those of all that run are known.
-    pub(crate) all_known: bool,
-}
-
-impl Metrics<'_> {
-    /// The sum of a metric over all replicas whose metrics are known.
-    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
-        self.pages.iter().filter_map(|(_, page)| page.sum(name, labels)).sum()
     }
 }
 

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use api::cards::{Card, Cards, Closed};
 use placement::names::Names;
 use serde_json::Value;
 
 use super::facts::{Facts, PLUGIN};
-use super::finding::{Findings, few};
+use super::finding::Findings;
 use super::programs::{EVENTS, NODES, PODS, WORKLOADS, has_extender, why_not_ready};
-use super::readings::state;
 use crate::cluster_access::EXTENDER;
 use crate::cluster_access::objects::Node;
 use crate::cluster_access::workload::Workload;
@@ -45,8 +43,6 @@ const NVIDIA: &str = "nvidia.com/";
 /// How old an event of the audit is at most that tells of the present, in seconds: the audit tells of a finding that
 /// stays every half an hour.
 const AUDITED: i64 = 2_100;
-/// How long events are kept, in seconds.
-const KEPT: i64 = 3_600;
 
 /// Whether Plimsoll's device plugin is to serve the node, or does.
 pub(crate) fn is_gpu_node(node: &Node, names: &Names) -> bool {
@@ -137,42 +133,25 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
     let broken: Vec<String> =
         pods.iter().filter(|pod| !pod.is_ready()).map(|pod| why_not_ready(pod)).collect();
     let what = format!("{} not ready", count(broken.len(), "device plugin"));
-    found.fail_of(&what, &broken, "see its log (docs/troubleshoot.md#a-gpu-node)");
+    found.fail_of(
+        &what,
+        &broken,
+        "what it says of itself follows, or is in its log (docs/troubleshoot.md#a-gpu-node)",
+    );
     if pods.is_empty() {
         return found.does_not_apply("no node is a GPU node, by its label");
     }
+    found.told(PLUGIN, &facts.plugins);
     let (plugins, nodes) = (count(pods.len(), "device plugin"), count(served.len(), "node"));
     found.ok_if_nothing(format!("{plugins} for {nodes}"));
 }
 
-/// Whether a unit is so small that a node has too many.
+/// Whether a unit is so small that a node has too many, or containers hold units of another size.
 pub(crate) fn unit(facts: &Facts, found: &mut Findings) {
-    if plugin(facts, found).is_none() {
-        return;
+    if plugin(facts, found).is_some() {
+        let well = found.told(PLUGIN, &facts.plugins).well();
+        found.ok_if_nothing(well);
     }
-    let Some(logs) = found.read("the device plugins' logs", facts.plugin_logs.as_ref()) else {
-        return;
-    };
-    for (pod, log) in logs {
-        let Some(log) = found.read(&format!("the log of {pod}"), log.as_ref()) else { continue };
-        // The device plugin's own words, the last time.
-        let line = log.lines().rev().find(|line| line.contains("set --unit-mib to"));
-        let other = log.lines().any(|line| line.contains("but containers hold units of"));
-        if let Some(line) = line {
-            let says = line.split("set --unit-mib to ").nth(1).and_then(|it| it.split(' ').next());
-            let unit = says.unwrap_or("a larger value");
-            found.fail(
-                format!("{pod}: the unit is too small, so that the node has more than it may offer, and offers nothing"),
-                format!("set --unit-mib to {unit} or more, on all nodes alike (docs/operations.md#change-the-unit)"),
-            );
-        } else if other {
-            found.fail(
-                format!("{pod}: containers hold units of another size than --unit-mib"),
-                "drain the GPU nodes before the unit changes (docs/operations.md#change-the-unit)",
-            );
-        }
-    }
-    found.ok_if_nothing(format!("{} MiB", facts.plugin_setting("PLIMSOLL_UNIT_MIB", "1024")));
 }
 
 /// Whether another device plugin, or a DRA driver, gives out the same cards.
@@ -186,11 +165,8 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
     let names = facts.names();
     let own = [names.gpu_resource(), names.gpu_count_resource()];
     let nodes = nodes_with_cards(facts, found);
-    let [mut by_dra, mut both, mut perhaps]: [Vec<String>; 3] = Default::default();
+    let [mut both, mut perhaps]: [Vec<String>; 2] = Default::default();
     for node in nodes.iter().flatten() {
-        if cards_of(node, &names).is_some_and(|cards| is_closed(&cards, Closed::Dra)) {
-            by_dra.push(node.metadata.name.clone());
-        }
         for (resource, amount) in &node.status.allocatable {
             let offered = number(amount);
             if offered == 0 || own.contains(&resource.as_str()) {
@@ -204,12 +180,7 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
             }
         }
     }
-    found.fail_of(
-        "a DRA driver offers the same cards, which take no new pods",
-        &by_dra,
-        "disable the driver's cards there (NVIDIA's: resources.gpus.enabled=false), or label these nodes \
-         gpushare=false (docs/gpu.md#beside-a-dra-driver)",
-    );
+    told_by_both(facts, found);
     found.fail_of("another device plugin offers the same cards", &both, TODO);
     if both.is_empty() {
         found.warn_of(
@@ -255,88 +226,26 @@ fn about(facts: &Facts, reasons: &[&str], within: i64, found: &mut Findings) -> 
     names.into_iter().collect()
 }
 
-/// Reasons of the device plugin's events about CDI.
-const CDI_EVENTS: [&str; 8] = [
-    "CDISpecificationAbsent",
-    "CDICardMissing",
-    "CDIOtherDriver",
-    "CDIOnlyAll",
-    "CDINoDeviceNode",
-    "CDIDeviceNodeMissing",
-    "CDIDeviceTwice",
-    "CDISpecificationUnreadable",
-];
-
 /// Whether containers get their cards by CDI.
 pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
-    const GENERATE: &str = "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml on the node";
-    let Some(plugin) = plugin(facts, found) else { return };
-    let response = plugin.setting("PLIMSOLL_RESPONSE").unwrap_or("cdi");
-    if response != "cdi" {
-        return found.warn(
-            format!(
-                "not used: the device plugin runs with --response={response}, which protects less"
-            ),
-            "docs/security.md#which-gpu-a-container-sees",
-        );
+    if plugin(facts, found).is_none() {
+        return;
     }
     let Some(nodes) = nodes_with_cards(facts, found) else { return };
-    let names = facts.names();
-    let [mut closed, mut folder, mut unread, mut off]: [Vec<String>; 4] = Default::default();
+    let mut off = Vec::new();
     for node in &nodes {
-        let name = node.metadata.name.clone();
         let runtime = &node.status.node_info.container_runtime_version;
         if may_be_off(runtime) {
-            off.push(format!("{name} ({runtime})"));
-        }
-        match cards_of(node, &names) {
-            None => unread.push(name),
-            Some(cards) if is_closed(&cards, Closed::Cdi) => closed.push(name),
-            Some(cards) if is_closed(&cards, Closed::CdiFolder) => folder.push(name),
-            Some(_) => {}
+            off.push(format!("{} ({runtime})", node.metadata.name));
         }
     }
-    if !closed.is_empty() {
-        let events = about(facts, &CDI_EVENTS, KEPT, found);
-        let why =
-            if events.is_empty() { String::new() } else { format!("; events: {}", few(&events)) };
-        found.fail(
-            format!("NVIDIA's CDI specification is missing or stale, so that cards take no pods: {}{why}", few(&closed)),
-            GENERATE,
-        );
-    }
-    found.fail_of(
-        "the folder of CDI specifications cannot be written",
-        &folder,
-        "is /var/run/cdi writable for the device plugin, and not full?",
-    );
-    if !unread.is_empty() {
-        found.unknown(
-            format!("not checked: the annotation {} is not read: {}", names.cards(), few(&unread)),
-            "the device plugin writes it anew when it starts; is this command older than the plugin?",
-        );
-    }
-    if closed.is_empty() {
-        let stale = about(facts, &CDI_EVENTS[..3], KEPT, found);
-        found.warn_of("was missing or stale within the last hour", &stale, GENERATE);
-    }
+    told_by_both(facts, found);
     found.warn_of(
         "may be off in the container runtime, and containers then start without their cards",
         &off,
         "set enable_cdi = true in containerd's configuration, or update to containerd 2.0",
     );
     found.ok_if_nothing(format!("{} with usable specifications", count(nodes.len(), "node")));
-}
-
-/// The cards that a node reports; `None` if the annotation is not read.
-fn cards_of(node: &Node, names: &Names) -> Option<Vec<Card>> {
-    let text = node.metadata.annotations.get(&names.cards())?;
-    Some(Cards::from_json(text).ok()?.0)
-}
-
-/// Whether a card is closed for this reason.
-fn is_closed(cards: &[Card], why: Closed) -> bool {
-    cards.iter().any(|card| card.closed == Some(why))
 }
 
 /// Whether a runtime has CDI only where its configuration says so: containerd before 2.0, CRI-O before 1.23.
@@ -399,36 +308,21 @@ pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
 
 /// Whether cards take pods.
 pub(crate) fn cards(facts: &Facts, found: &mut Findings) {
-    if !has_extender(facts, found) {
-        return;
+    if has_extender(facts, found) {
+        let well = told_by_both(facts, found);
+        found.ok_if_nothing(well);
     }
-    let Some(state) = state(facts, found) else { return };
-    let all = state.cards.units.len();
-    if all == 0 {
-        return found.does_not_apply("no node reports cards");
+}
+
+/// What is said of a check of cards: the extender says it of all nodes, device plugins say more of theirs. What is well
+/// by the extender.
+fn told_by_both(facts: &Facts, found: &mut Findings) -> String {
+    let has_none = |program: &str| matches!(facts.workload(program), Ok(None));
+    if !has_none(PLUGIN) {
+        found.told(PLUGIN, &facts.plugins);
     }
-    let unhealthy = state.cards.unhealthy.len();
-    if unhealthy > 0 {
-        found.warn(
-            format!("{} unhealthy of {all}", count(unhealthy, "card")),
-            "kubectl plimsoll gpus shows which; the device plugin's log says why (docs/troubleshoot.md#a-gpu-node)",
-        );
+    if has_none(EXTENDER) {
+        return String::new();
     }
-    let closed = state.cards.closed.len();
-    if closed > 0 {
-        found.warn(
-            format!("{} closed of {all}: healthy, and taking no new pods", count(closed, "card")),
-            "kubectl plimsoll gpus shows which, and why",
-        );
-    }
-    let mut backed_off = Vec::new();
-    for (name, is_off) in state.nodes.name.iter().zip(&state.nodes.backed_off) {
-        backed_off.extend(is_off.then(|| name.clone()));
-    }
-    found.fail_of(
-        "nodes take no GPU pods for a while, since their kubelets refused several",
-        &backed_off,
-        "the events of the refused pods say why: kubectl plimsoll events",
-    );
-    found.ok_if_nothing(format!("{all} healthy"));
+    found.told(EXTENDER, &facts.extenders).well()
 }

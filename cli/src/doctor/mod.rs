@@ -11,7 +11,7 @@ pub(crate) mod collect;
 mod facts;
 mod finding;
 mod gpu;
-mod page;
+mod health;
 mod programs;
 mod readings;
 mod scheduling;
@@ -57,18 +57,14 @@ struct Check {
 
 /// All checks, in the order of their lines.
 const CHECKS: [Check; 19] = [
-    check("extender", &[Workloads, Pods, Time, ExtenderLease, ExtenderMetrics], programs::extender),
-    check("annotator", &[Workloads, Pods, AnnotatorMetrics], programs::annotator),
+    check("extender", &[Workloads, Pods, ExtenderHealth], programs::extender),
+    check("annotator", &[Workloads, Pods, AnnotatorHealth], programs::annotator),
     check(
         "kube-scheduler",
         &[Workloads, Pods, Nodes, Schedulers, KubeadmConfig, SecondConfig],
         scheduling::configured,
     ),
-    check(
-        "requests",
-        &[Workloads, Time, Pods, Schedulers, SchedulerLogs, ExtenderMetrics, Events],
-        scheduling::requests,
-    ),
+    check("requests", &[Workloads, Events, ExtenderHealth], scheduling::requests),
     check(
         "autoscalers",
         &[Workloads, Nodes, Policy, SecondConfig, AutoscalerStatus],
@@ -76,28 +72,32 @@ const CHECKS: [Check; 19] = [
     ),
     check(
         "certificate",
-        &[Workloads, Time, Certificates, ExtenderMetrics],
+        &[Workloads, Time, Certificates, ExtenderHealth],
         certificates::certificates,
     ),
+    check("clocks", &[Time, NodeLeases], readings::clocks),
     check(
-        "clocks",
-        &[Workloads, Time, NodeLeases, Nodes, State, Policy, ExtenderMetrics],
-        readings::clocks,
+        "readings",
+        &[Workloads, Pods, AnnotatorHealth, ExtenderHealth, ExporterHealth],
+        readings::fresh,
     ),
-    check("readings", &[Workloads, Pods, AnnotatorMetrics, State], readings::fresh),
-    check("writers", &[Workloads, Time, Nodes, State, Policy, AnnotatorMetrics], readings::writers),
-    check("policy", &[Workloads, Policy, ExtenderMetrics, AnnotatorMetrics], programs::policy),
+    check("writers", &[Workloads, Time, Nodes, Policy], readings::writers),
+    check("policy", &[Workloads, Policy, ExtenderHealth, AnnotatorHealth], programs::policy),
     check("rights", &[Rights], access_checks::rights),
     check("admission", &[Workloads, Admission], access_checks::admission),
-    check("gpu-nodes", &[Workloads, Pods, Nodes], gpu::nodes),
-    check("cards", &[Workloads, State], gpu::cards),
-    check("unit", &[Workloads, PluginLogs], gpu::unit),
-    check("cdi", &[Workloads, Nodes, Events], gpu::cdi),
+    check("gpu-nodes", &[Workloads, Pods, Nodes, PluginHealth], gpu::nodes),
+    check("cards", &[Workloads, ExtenderHealth, PluginHealth], gpu::cards),
+    check("unit", &[Workloads, PluginHealth], gpu::unit),
+    check("cdi", &[Workloads, Nodes, ExtenderHealth, PluginHealth], gpu::cdi),
     check("runtime", &[Workloads, Time, Nodes, Events, Toolkits], gpu::runtime),
-    check("other-plugins", &[Workloads, Time, Nodes, Events], gpu::other_plugins),
+    check(
+        "other-plugins",
+        &[Workloads, Time, Nodes, Events, ExtenderHealth, PluginHealth],
+        gpu::other_plugins,
+    ),
     check(
         "versions",
-        &[Workloads, Pods, Nodes, ServerVersion, ExtenderMetrics, AnnotatorMetrics],
+        &[Workloads, Pods, Nodes, ServerVersion, ExtenderHealth, AnnotatorHealth],
         programs::versions,
     ),
 ];

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use placement::policy::LoadPolicy;
-
 use super::facts::{Facts, PLUGIN};
-use super::finding::{Findings, Metrics, few};
+use super::finding::{Findings, few};
 use super::gpu::is_gpu_node;
+use super::health::Healths;
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::{Workload, find};
 use crate::cluster_access::{EXTENDER, PolicyMap};
@@ -22,8 +21,6 @@ pub(crate) const NODES: &str = "the nodes";
 pub(crate) const EVENTS: &str = "events";
 /// What the checks call [`Facts::now`].
 pub(crate) const TIME: &str = "the API server's time";
-/// The time after which a Lease that was not renewed has no holder: the extender's lasts 10 s.
-const LEASE_SECONDS: i64 = 30;
 
 /// Whether Plimsoll is there, and its extender answers and leads.
 pub(crate) fn extender(facts: &Facts, found: &mut Findings) {
@@ -32,18 +29,10 @@ pub(crate) fn extender(facts: &Facts, found: &mut Findings) {
         Some(None) => return absent(facts, found),
         Some(Some(workload)) => {
             running(workload, EXTENDER, facts, found);
-            leader(workload, facts, found);
         }
         None => {}
     }
-    let metrics = found.metrics(EXTENDER, &facts.extenders);
-    let overbooked = metrics.sum("plimsoll_extender_gpu_units_overbooked", &[]);
-    if overbooked > 0.0 {
-        found.fail(
-            format!("pods hold {overbooked} units more than their cards have"),
-            "look for pods that were not bound by the extender: kubectl plimsoll gpus",
-        );
-    }
+    found.told(EXTENDER, &facts.extenders);
 }
 
 /// Without the extender, where the annotator alone is installed that is meant so: hot nodes are tainted.
@@ -81,13 +70,7 @@ pub(crate) fn annotator(facts: &Facts, found: &mut Findings) {
         Some(Some(workload)) => running(workload, "annotator", facts, found),
         None => {}
     }
-    let metrics = found.metrics("annotator", &facts.annotators);
-    if metrics.all_known && metrics.sum("plimsoll_annotator_leader", &[]) == 0.0 {
-        found.fail(
-            "no replica leads, so no reading is written",
-            "see its log: can it renew the Lease plimsoll-annotator? (docs/operations.md, a slow API server)",
-        );
-    }
+    found.told("annotator", &facts.annotators);
 }
 
 /// How many replicas of a Deployment are ready, and why the others are not.
@@ -125,56 +108,23 @@ pub(crate) fn why_not_ready(pod: &Pod) -> String {
     }
 }
 
-fn leader(workload: &Workload, facts: &Facts, found: &mut Findings) {
-    if workload.setting("PLIMSOLL_LEASE_NAME").is_none() {
-        return found.ok("leads without a Lease: --lease-name is not set");
-    }
-    let read = found.read("the Lease plimsoll-scheduler-extender", facts.extender_lease.as_ref());
-    let Some(lease) = read else { return };
-    let Some(lease) = lease else {
-        return found.fail(
-            "there is no Lease plimsoll-scheduler-extender: no replica has ever led, so GPU pods wait",
-            "see the extenders' logs, and the check `rights`",
-        );
-    };
-    let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };
-    let renewed = lease.spec.renew_time.map(|time| (*now - time).get_seconds());
-    match (lease.holder_pod(), renewed) {
-        (Some(pod), Some(ago)) if ago <= LEASE_SECONDS => found.ok(format!("{pod} leads")),
-        (Some(pod), Some(ago)) => found.fail(
-            format!("no replica leads: {pod} renewed the Lease {ago} s ago, so GPU pods wait"),
-            "see its log: does the API server answer in time? (docs/operations.md, a slow API server)",
-        ),
-        _ => found.fail(
-            "no replica leads, so GPU pods wait",
-            "see the extenders' logs, and the check `rights`",
-        ),
-    }
-}
-
 /// What to do about programs of several versions.
 const FINISH: &str =
     "finish the upgrade: helm upgrade, or kubectl apply -k (docs/install.md#upgrading)";
 
 /// Whether all programs are of one version that fits this command and the cluster.
 pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
-    let extenders = match facts.workload(EXTENDER) {
-        Ok(None) => None,
-        _ => Some(found.metrics(EXTENDER, &facts.extenders)),
-    };
-    let annotators = found.metrics("annotator", &facts.annotators);
-    for version in extenders.iter().flat_map(|metrics| told(metrics)).collect::<BTreeSet<_>>() {
-        if version != CLIENT {
-            found.warn(
-                format!("this command is {CLIENT}, the extender {version}"),
-                "take the command of the extender's release",
-            );
-        }
-    }
-    let mut by_metrics = BTreeSet::new();
-    for (program, metrics) in [(EXTENDER, extenders.as_ref()), ("annotator", Some(&annotators))] {
-        for version in metrics.into_iter().flat_map(told) {
-            by_metrics.insert((program.to_owned(), version.to_owned()));
+    // That they cannot be read is a finding of the checks `extender` and `annotator`.
+    let mut told = BTreeSet::new();
+    for (program, healths) in [(EXTENDER, &facts.extenders), ("annotator", &facts.annotators)] {
+        for version in healths.iter().flat_map(Healths::versions) {
+            if program == EXTENDER && version != CLIENT {
+                found.warn(
+                    format!("this command is {CLIENT}, the extender {version}"),
+                    "take the command of the extender's release",
+                );
+            }
+            told.insert((program.to_owned(), version.to_owned()));
         }
     }
     let mut by_tag = BTreeSet::new();
@@ -189,7 +139,7 @@ pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
             by_tag.insert((image.program, image.version));
         }
     }
-    if !are_several("the programs are", &by_metrics, found) {
+    if !are_several("the programs are", &told, found) {
         are_several("the programs' images are", &by_tag, found);
     }
     for pods in by_digest.chunk_by(|a, b| a == b) {
@@ -198,22 +148,13 @@ pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
         }
     }
     kubernetes(facts, found);
-    by_digest.retain(|program| !by_metrics.iter().any(|(known, _)| known == program));
+    by_digest.retain(|program| !told.iter().any(|(known, _)| known == program));
     let mut what = format!("command {CLIENT}, programs alike");
     if !by_digest.is_empty() {
         what += "; images by digest alone do not tell the version of ";
         what += &few(&by_digest);
     }
     found.ok_if_nothing(what);
-}
-
-/// The versions that programs tell.
-fn told<'a>(metrics: &Metrics<'a>) -> Vec<&'a str> {
-    let mut versions = Vec::new();
-    for (_, page) in &metrics.pages {
-        versions.extend(page.label("plimsoll_build_info", "version"));
-    }
-    versions
 }
 
 /// Whether these programs have several versions, which is then found.
@@ -268,7 +209,6 @@ fn minor(version: &str) -> Option<u32> {
 
 /// Whether the policy is one that the programs take, and whether they took each change of it.
 pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
-    const CHECK_IT: &str = "kubectl plimsoll policy show | kubectl plimsoll policy check -";
     let Some(workloads) = found.read(WORKLOADS, facts.workloads.as_ref()) else { return };
     let has_extender = find(workloads, EXTENDER).is_some();
     if !has_extender && find(workloads, "annotator").is_none() {
@@ -282,30 +222,16 @@ pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
         ),
         Some(map) => stored(facts, map, found),
     }
-    const CHANGES: &str = "plimsoll_file_changes_total";
-    let refused = ["file=\"policy\"", "outcome=\"refused\""];
-    let mut refusals = 0.0;
     if has_extender {
-        let metrics = found.metrics(EXTENDER, &facts.extenders);
-        refusals += metrics.sum(CHANGES, &refused);
-        if metrics.sum("plimsoll_policy_warnings", &[]) > 0.0 {
-            found.warn("parts of the policy are probably not meant", CHECK_IT);
-        }
+        found.told(EXTENDER, &facts.extenders);
     }
-    let metrics = found.metrics("annotator", &facts.annotators);
-    refusals += metrics.sum(CHANGES, &refused);
-    if refusals > 0.0 && !found.has_failed() {
-        found.warn(
-            "a change of the policy was refused since the programs' start",
-            "kubectl plimsoll policy show --effective shows what is in force",
-        );
-    }
+    found.told("annotator", &facts.annotators);
     if let Some(PolicyMap { namespace, name }) = map {
         found.ok_if_nothing(format!("read without fault from the ConfigMap {namespace}/{name}"));
     }
 }
 
-/// Whether the policy in its ConfigMap is one that the programs take.
+/// Whether the ConfigMap that the programs read is there. They say themselves whether they take what is in it.
 fn stored(facts: &Facts, map: &PolicyMap, found: &mut Findings) {
     let PolicyMap { namespace, name } = map;
     let fact = format!("the ConfigMap {namespace}/{name}");
@@ -318,14 +244,7 @@ fn stored(facts: &Facts, map: &PolicyMap, found: &mut Findings) {
         );
     }
     match facts.policy_text() {
-        Ok(Some(text)) => {
-            if let Err(error) = LoadPolicy::from_yaml(text) {
-                found.fail(
-                    format!("the policy is refused, and the one before stays in force: {error}"),
-                    "mend it, or go back: kubectl plimsoll policy rollback",
-                );
-            }
-        }
+        Ok(Some(_)) => {}
         Ok(None) => found.unknown(
             format!("not checked: {fact} has no key of the name of --policy-file"),
             format!("kubectl -n {namespace} get configmap {name} -o yaml"),

@@ -2,20 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::state::State;
 use jiff::Timestamp;
+use placement::policy::LoadPolicy;
 use serde_json::Value;
 
 use super::facts::Facts;
-use super::finding::{Findings, few};
+use super::finding::Findings;
 use super::programs::{NODES, PODS, TIME, WORKLOADS, why_not_ready};
 use crate::cluster_access::EXTENDER;
-use crate::cluster_access::objects::{Lease, ManagedFields, Node};
-use crate::cluster_access::workload::{Workload, find, name_of};
+use crate::cluster_access::objects::{Lease, ManagedFields};
+use crate::cluster_access::workload::{Workload, name_of};
 use crate::format::count;
 
-/// What the checks call [`Facts::state`].
-pub(crate) const STATE: &str = "the extender's state";
 /// A clock that is off by more than this spoils readings and Leases, in seconds.
 const FAR: f64 = 30.0;
 /// One that is off by more than this is not synchronised. The times that are compared have whole seconds.
@@ -25,88 +23,24 @@ const RECENT: i64 = 120;
 /// How long ago a program wrote readings that still writes them, in seconds.
 const STILL_WRITES: i64 = 600;
 
-/// Whether nodes have readings.
+/// Whether nodes have readings, as annotator, extender and exporters say.
 pub(crate) fn fresh(facts: &Facts, found: &mut Findings) {
     let annotator = found.read(WORKLOADS, facts.workload("annotator"));
     if annotator.is_some_and(|annotator| annotator.is_none()) {
         return found.does_not_apply("no annotator is installed");
     }
-    let state = state(facts, found);
-    let without = state.map(without_readings).unwrap_or_default();
     let broken = broken_exporters(facts, found);
-    let metrics = found.metrics("annotator", &facts.annotators);
-    let leader = metrics.pages.iter().find(|(_, page)| page.sum(LEADS, &[]) == Some(1.0));
-    let silent = leader.and_then(|(_, page)| page.sum("plimsoll_annotator_nodes_silent", &[]));
-    let all = leader.and_then(|(_, page)| page.sum("plimsoll_annotator_nodes", &[]));
-    let is_silent = silent.is_some_and(|silent| silent > 0.0);
-    if let (true, Some(silent), Some(all)) = (is_silent, silent, all) {
-        let mut what = format!("{silent} of {all} exporters do not answer the annotator");
-        if !without.is_empty() {
-            what += &format!("; without a fresh reading: {}", few(&without));
-        }
-        if !broken.is_empty() {
-            what += &format!("; not ready: {}", few(&broken));
-        }
-        let todo = "does curl NODE:19101/statistics answer from another node? A firewall between nodes is the usual \
-                    cause (docs/troubleshoot.md#readings)";
-        if silent >= all { found.fail(what, todo) } else { found.warn(what, todo) }
-    } else {
-        let what = format!("{} not ready", count(broken.len(), "exporter"));
-        found.warn_of(&what, &broken, "kubectl describe these pods");
+    let what = format!("{} not ready", count(broken.len(), "exporter"));
+    found.warn_of(&what, &broken, "kubectl describe these pods");
+    let mut well = found.told("annotator", &facts.annotators).well();
+    if !matches!(facts.workload(EXTENDER), Ok(None)) {
+        well = found.told(EXTENDER, &facts.extenders).well();
     }
-    if !is_silent {
-        found.warn_of(
-            &format!("{} lack a fresh reading of a metric of the policy", count(without.len(), "node")),
-            &without,
-            "after an install they come within minutes (docs/operations.md#after-a-first-install); else \
-             kubectl plimsoll top nodes -o wide, and the annotator's log",
-        );
+    // With another source of readings there are none.
+    if facts.has("node-exporter-plus") {
+        found.told("node-exporter-plus", &facts.exporters);
     }
-    if metrics.all_known && all.is_none() {
-        found.unknown(
-            "not checked: no annotator leads, so that none tells which exporters answer",
-            "see the check `annotator`",
-        );
-    }
-    match (state, all) {
-        (Some(state), _) => {
-            found.ok_if_nothing(format!("{} fresh", count(state.nodes.name.len(), "node")));
-        }
-        (None, Some(all)) if all > 0.0 => {
-            found.ok_if_nothing(format!("{all} exporters answer the annotator"));
-        }
-        (None, Some(_)) => found.unknown(
-            "the annotator knows no node, so that none is measured",
-            "do the nodes have the labels of its --node-selector?",
-        ),
-        (None, None) => {}
-    }
-}
-
-/// The metric that is 1 on the annotator that leads.
-const LEADS: &str = "plimsoll_annotator_leader";
-
-/// The state of an extender that is installed, if it knows the whole cluster. If it is not known, that is found.
-pub(crate) fn state<'a>(facts: &'a Facts, found: &mut Findings) -> Option<&'a State> {
-    if matches!(facts.workload(EXTENDER), Ok(None)) {
-        return None;
-    }
-    let state = found.read(STATE, facts.state.as_ref())?;
-    if !state.replica.complete {
-        found.unknown(
-            format!("not checked: {} has not listed all nodes and pods yet", state.replica.name),
-            "look again in a minute; if it stays, its log says what it cannot read",
-        );
-        return None;
-    }
-    if state.nodes.name.is_empty() {
-        found.unknown(
-            format!("not checked: {} knows no node", state.replica.name),
-            "its log says what it cannot read; see the check `rights`",
-        );
-        return None;
-    }
-    Some(state)
+    found.ok_if_nothing(well);
 }
 
 /// The exporters that are not ready, and why.
@@ -122,27 +56,11 @@ fn broken_exporters(facts: &Facts, found: &mut Findings) -> Vec<String> {
     broken
 }
 
-/// The nodes that lack a reading, by the extender.
-fn without_readings(state: &State) -> Vec<String> {
-    let mut without = Vec::new();
-    for (name, missing) in state.nodes.name.iter().zip(&state.nodes.missing) {
-        without.extend((*missing > 0).then(|| name.clone()));
-    }
-    without
-}
-
 /// Whether one program alone writes readings.
 pub(crate) fn writers(facts: &Facts, found: &mut Findings) {
     let annotator = found.read(WORKLOADS, facts.workload("annotator"));
     if annotator.is_some_and(|annotator| annotator.is_none()) {
         return found.does_not_apply("no annotator is installed");
-    }
-    let leaders = found.metrics("annotator", &facts.annotators).sum(LEADS, &[]);
-    if leaders > 1.0 {
-        found.fail(
-            format!("{leaders} annotators lead at once"),
-            "they share no Lease: remove all but one installation",
-        );
     }
     let mut namespaces: Vec<String> = Vec::new();
     for Workload { metadata, .. } in facts.workloads.as_deref().unwrap_or_default() {
@@ -159,13 +77,18 @@ pub(crate) fn writers(facts: &Facts, found: &mut Findings) {
             "one cluster takes one Plimsoll: remove all but one",
         );
     }
-    let (Some(nodes), Some(metrics), Some(now)) = (
+    let (Some(nodes), Some(text), Some(now)) = (
         found.read(NODES, facts.nodes.as_ref()),
-        found.read("the metrics of the policy", facts.metric_names()),
+        found.read("the policy", facts.policy_text()),
         found.read(TIME, facts.now.as_ref()),
     ) else {
         return;
     };
+    let Some(policy) = text.and_then(|text| LoadPolicy::from_yaml(text).ok()) else {
+        // That is a finding of the check `policy`.
+        return found.does_not_apply("there is no policy, or a faulty one");
+    };
+    let metrics: Vec<String> = policy.metrics().into_iter().map(ToString::to_string).collect();
     let mut writers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut former: BTreeSet<&str> = BTreeSet::new();
     for node in nodes {
@@ -241,48 +164,8 @@ pub(crate) fn clocks(facts: &Facts, found: &mut Findings) {
                 "kubectl -n kube-node-lease get leases; are the nodes ready?",
             );
         }
-        ahead(facts, *now, found);
     }
     found.ok_if_nothing("nodes and this machine agree with the API server");
-}
-
-/// Whether readings are of the future.
-fn ahead(facts: &Facts, now: Timestamp, found: &mut Findings) {
-    const TODO: &str =
-        "look at the clock of the annotator's node, and at its --time-zone and the extender's";
-    let nodes = found.read(NODES, facts.nodes.as_ref());
-    let metrics = found.read("the metrics of the policy", facts.metric_names());
-    let mut ahead = Vec::new();
-    let workloads = found.read(WORKLOADS, facts.workloads.as_ref());
-    let mut are_compared = false;
-    if let (Some(nodes), Some(metrics), Some(workloads)) = (nodes, metrics, workloads) {
-        // In another time zone they are written as its local time.
-        are_compared = is_utc(workloads);
-        for node in nodes.iter().filter(|node| are_compared && reading_ahead(node, &metrics, now)) {
-            ahead.push(node.metadata.name.clone());
-        }
-    }
-    let mut refused = 0.0;
-    if !matches!(facts.workload(EXTENDER), Ok(None)) {
-        let metrics = found.metrics(EXTENDER, &facts.extenders);
-        refused = metrics.sum("plimsoll_extender_refused_readings_total", &["cause=\"ahead\""]);
-    }
-    found.fail_of("readings are of the future, so that they do not count", &ahead, TODO);
-    if ahead.is_empty() && refused > 0.0 {
-        let now = if are_compared { "; those on the nodes now are not" } else { "" };
-        found.warn(
-            format!("since the extender's start readings were of the future, so that they did not count{now}"),
-            TODO,
-        );
-    }
-}
-
-/// Whether times of readings on Nodes are in UTC, by the settings of the programs that write and read them.
-fn is_utc(workloads: &[Workload]) -> bool {
-    [EXTENDER, "annotator"].iter().all(|program| {
-        let zone = find(workloads, program).and_then(|it| it.setting("PLIMSOLL_TIME_ZONE"));
-        zone.is_none_or(|zone| zone == "UTC")
-    })
 }
 
 /// By how many seconds this machine's clock is ahead of the API server's, at least: that one was read between two looks
@@ -302,12 +185,4 @@ fn offset(lease: &Lease, now: Timestamp) -> Option<f64> {
         return None;
     }
     (renewed - written).total(jiff::Unit::Second).ok()
-}
-
-/// Whether a reading of the node is of the future.
-fn reading_ahead(node: &Node, metrics: &[String], now: Timestamp) -> bool {
-    metrics.iter().filter_map(|metric| node.metadata.annotations.get(metric)).any(|text| {
-        let time = text.split(',').nth(1).and_then(|time| time.parse::<Timestamp>().ok());
-        time.is_some_and(|time| (time - now).total(jiff::Unit::Second).unwrap_or_default() > FAR)
-    })
 }

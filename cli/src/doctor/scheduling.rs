@@ -1,36 +1,21 @@
 //! Checks of the schedulers: whether each is configured to ask the extender, and whether one does.
 
+use api::health::ConditionState;
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::facts::{Facts, SECOND_SCHEDULER};
-use super::finding::{Findings, Metrics, few};
-use super::programs::{EVENTS, NODES, PODS, TIME, has_extender, running};
-use crate::cluster_access::objects::{Condition, ContainerStatus, Pod};
+use super::finding::{Findings, few};
+use super::programs::{EVENTS, NODES, has_extender, running};
+use crate::cluster_access::objects::{Condition, Event, Pod};
 use crate::cluster_access::workload::flag_of;
 use crate::cluster_access::{ENABLED_NODES, EXTENDER};
-use crate::format::{count, short_duration};
+use crate::format::count;
 
 /// Where `plimsoll scheduler enable` puts the configuration.
 const FOLDER: &str = "/etc/kubernetes/plimsoll/";
 /// The condition of nodes whose device plugin offers nothing, since pods bypass the extender.
 const WITHHELD: &str = "GPUUnitsWithheld";
-/// A process that started this long ago has been asked, in a cluster in which anything is scheduled.
-const ASKED_WITHIN: i64 = 600;
-/// How long an extender that starts may not answer yet, in seconds.
-const START: i64 = 60;
-/// How old an event is at most that tells of the present, in seconds.
-const PRESENT: i64 = 600;
-/// What the extender answers, and kube-scheduler logs, where whole nodes are sent.
-const WHOLE_NODES: &str = "the request has no NodeNames";
-/// The extender's counter of calls by `verb`, which is the path: `load-aware/filter`, for example. Reports and explain
-/// count in it too.
-const REQUESTS: &str = "plimsoll_extender_requests_total";
-/// How the verbs begin that kube-scheduler calls.
-const VERBS: [&str; 2] = ["verb=\"load-aware/", "verb=\"gpushare-scheduler/"];
-/// How the verbs of Filter end.
-const FILTER: &str = "/filter\"";
-
 /// A configuration of kube-scheduler, as far as it is read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -155,130 +140,30 @@ fn second_configuration(facts: &Facts, found: &mut Findings) {
     }
 }
 
-/// Whether a scheduler asks, and in the right form.
+/// Whether a scheduler asks, and in the right form, as the extenders say: it asks one of them.
 pub(crate) fn requests(facts: &Facts, found: &mut Findings) {
     if !has_extender(facts, found) {
         return;
     }
-    let metrics = found.metrics(EXTENDER, &facts.extenders);
-    let errors = calls(&metrics, &[FILTER, "outcome=\"error\""]);
-    let all = calls(&metrics, &[FILTER]);
-    let mut says_so = log_with_whole_nodes(facts, found);
-    // An event can be of any writer: it counts where the extender has refused calls, or may have.
-    let event = event_with_whole_nodes(facts, found);
-    if says_so.is_none() && (errors > 0.0 || !metrics.all_known) {
-        says_so = event;
-    }
-    if let Some(place) = says_so {
+    let told = found.told_by_one(EXTENDER, &facts.extenders);
+    let events = found.read(EVENTS, facts.events.as_ref());
+    let silent = told.conditions.iter().all(|it| it.state == ConditionState::Unknown);
+    let since = told.conditions.iter().map(|it| it.since).max();
+    if let (true, true, Some(events), Some(since)) = (told.all_known, silent, events, since)
+        && events.iter().any(|event| was_scheduled_since(event, since, facts))
+    {
         found.fail(
-            format!("kube-scheduler sends whole nodes: nodeCacheCapable is false ({place})"),
-            "set nodeCacheCapable: true in each extender's entry, or write the configuration anew: kubectl plimsoll \
-             scheduler-config",
-        );
-    } else if all > 0.0 && errors >= all {
-        found.fail(
-            format!("all {all} calls of Filter failed"),
-            "see kube-scheduler's log for the extender's answer; is nodeCacheCapable true in each extender's entry?",
-        );
-    }
-    called(&metrics, facts, found);
-}
-
-/// The sum over the calls of kube-scheduler that have these labels.
-fn calls(metrics: &Metrics<'_>, labels: &[&str]) -> f64 {
-    VERBS.iter().map(|verb| metrics.sum(REQUESTS, &[labels, &[verb]].concat())).sum()
-}
-
-/// Whether a scheduler asks at all.
-fn called(metrics: &Metrics<'_>, facts: &Facts, found: &mut Findings) {
-    let calls = calls(metrics, &[]);
-    let handshakes = metrics.sum("plimsoll_tls_handshake_failures_total", &[]);
-    if calls > 0.0 {
-        return found.ok_if_nothing(format!("{calls} calls answered since the start"));
-    }
-    // A replica whose metrics are not known may have been called.
-    if !metrics.all_known {
-        return;
-    }
-    if handshakes > 0.0 {
-        return found.fail(
-            format!("no call was answered, and {handshakes} TLS handshakes failed"),
-            "run `plimsoll scheduler enable` on each control-plane node: it has another certificate than the extender",
-        );
-    }
-    let Some(now) = found.read(TIME, facts.now.as_ref()) else { return };
-    // From then on every replica counts.
-    let mut started = f64::NEG_INFINITY;
-    for (_, page) in &metrics.pages {
-        started = page.sum("process_start_time_seconds", &[]).map_or(started, |it| it.max(started));
-    }
-    let runs = if started.is_finite() { now.as_second() - started as i64 } else { 0 };
-    if runs <= ASKED_WITHIN {
-        return found.warn(
-            "no kube-scheduler has called the extender yet, which has just started",
-            "create a pod, and look again",
-        );
-    }
-    let what = format!("no kube-scheduler has called the extender in its {}", short_duration(runs));
-    if was_scheduled_since(started as i64 + START, facts) {
-        found.fail(
-            format!("{what}, and pods were scheduled"),
+            "pods were scheduled, and no kube-scheduler has called the extender",
             "see the check `kube-scheduler`; does kube-scheduler's log name the extender's address?",
         );
-    } else {
-        found.unknown(
-            format!("{what}, and no event tells of a pod that was scheduled"),
-            "create a pod, and look again",
-        );
     }
+    found.ok_if_nothing(told.well());
 }
 
-/// Whether an event tells that the scheduler that is to ask has given a pod its node since this second of Unix time.
-fn was_scheduled_since(second: i64, facts: &Facts) -> bool {
+/// Whether an event tells that the scheduler that is to ask has given a pod its node since.
+fn was_scheduled_since(event: &Event, since: Timestamp, facts: &Facts) -> bool {
     let name = if facts.has(SECOND_SCHEDULER) { "plimsoll-scheduler" } else { "default-scheduler" };
-    facts.events.as_deref().unwrap_or_default().iter().any(|event| {
-        let is_later = event.time().is_some_and(|time| time.as_second() > second);
-        event.reason == "Scheduled" && event.writer() == name && is_later
-    })
-}
-
-/// The scheduler whose log says that it sends whole nodes. A log is of the process that runs, which has read its
-/// configuration when it started.
-fn log_with_whole_nodes(facts: &Facts, found: &mut Findings) -> Option<String> {
-    let logs = found.read("kube-scheduler's logs", facts.scheduler_logs.as_ref())?;
-    let mut place = None;
-    for (pod, log) in logs {
-        let log = found.read(&format!("the log of {pod}"), log.as_ref());
-        if log.is_some_and(|log| log.contains(WHOLE_NODES)) {
-            place = Some(format!("log of {pod}"));
-        }
-    }
-    place
-}
-
-/// The pod of which an event says that kube-scheduler sends whole nodes: one of the last minutes, and since all
-/// schedulers have started.
-fn event_with_whole_nodes(facts: &Facts, found: &mut Findings) -> Option<String> {
-    let events = found.read(EVENTS, facts.events.as_ref())?;
-    let started = last_start(facts, found);
-    let now = facts.time();
-    let is_present = |time: Timestamp| {
-        (now - time).get_seconds() < PRESENT && started.is_none_or(|started| time > started)
-    };
-    for event in events.iter().filter(|event| event.message.contains(WHOLE_NODES)) {
-        if event.time().is_some_and(is_present) {
-            let about = &event.involved_object;
-            return Some(format!("event of pod {}/{}", about.namespace, about.name));
-        }
-    }
-    None
-}
-
-/// When the kube-scheduler that started last did so; `None` if that is not known.
-fn last_start(facts: &Facts, found: &mut Findings) -> Option<Timestamp> {
-    let mut pods = found.read(PODS, facts.pods_of(SECOND_SCHEDULER)).unwrap_or_default();
-    pods.extend(facts.schedulers.as_deref().unwrap_or_default());
-    let started =
-        |it: &ContainerStatus| it.state["running"]["startedAt"].as_str()?.parse::<Timestamp>().ok();
-    pods.iter().flat_map(|pod| &pod.status.container_statuses).filter_map(started).max()
+    event.reason == "Scheduled"
+        && event.writer() == name
+        && event.time().is_some_and(|time| time > since)
 }

@@ -154,6 +154,7 @@ fn no_secret_is_in_it_and_no_secret_is_asked_for() {
         "doctor.txt",
         "doctor.json",
         "events.json",
+        "health/extender-a.json",
         "metrics/extender-a.txt",
         "extender/state.json",
         "problems.txt",

@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use crate::command::json as parsed;
 use crate::world::{Extender, World};
 
-const STATE: &str = include_str!("../../../crates/api/tests/golden/state.json");
-const METRICS: &str = "plimsoll_extender_requests_total{verb=\"load-aware/filter\",outcome=\"ok\"} 7\nplimsoll_extender_leader 1\n";
+const HEALTH: &str = r#"{"program": "scheduler-extender", "version": "0.1.0", "conditions": [{"id": "requests", "state": "ok", "text": "7 calls answered since the start", "since": "2026-11-26T12:00:00Z"}]}"#;
 
 fn labels(program: &str) -> Value {
     json!({"app.kubernetes.io/name": program, "app.kubernetes.io/part-of": "plimsoll"})
@@ -27,7 +26,7 @@ fn deployment(program: &str) -> Value {
 
 /// A cluster of which only what follows can be read.
 fn world() -> World {
-    let extender = Extender::new(&[("/v1/state", STATE), ("/metrics", METRICS)]);
+    let extender = Extender::new(&[("/v1/health", HEALTH)]);
     let pod = json!({
         "metadata": {"name": "extender-a", "namespace": "plimsoll", "labels": labels("scheduler-extender")},
         "spec": {"nodeName": "cp-1"}, "status": {"phase": "Running"},

@@ -20,6 +20,7 @@
 //! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
 //! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
 //! * [`capacity`]: the request and the answer of `POST /v1/capacity`.
+//! * [`health`]: the answer of `GET /v1/health`, of every program.
 //! * [`moves`]: the answer of `GET /v1/moves`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
 //! * [`readings`]: the annotator's answer of `GET /v1/readings`, by columns.
@@ -37,6 +38,7 @@ pub mod cordoned;
 pub mod decisions;
 pub mod expected_use;
 pub mod explain;
+pub mod health;
 pub mod inspect;
 mod json;
 pub mod moves;

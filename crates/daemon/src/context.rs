@@ -1,19 +1,19 @@
-//! The state that a running program shares with this crate: its shutdown, tasks, readiness and metrics.
+//! The state that a running program shares with this crate: its shutdown, tasks, health and metrics.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::follow::{FileError, Follower, Source};
 use crate::metrics::{FileChanges, FileMetrics, Registry};
-use crate::{Program, Readiness, Shutdown, Tasks};
+use crate::{Health, Program, Shutdown, Status, Tasks};
 
-/// A running program's shutdown, tasks, readiness and metrics. Clones share one state.
+/// A running program's shutdown, tasks, health and metrics. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct Context {
     program: Program,
     shutdown: Shutdown,
     tasks: Tasks,
-    readiness: Readiness,
+    health: Health,
     registry: Arc<Mutex<Registry>>,
     files: FileMetrics,
 }
@@ -29,7 +29,7 @@ impl Context {
             program,
             tasks: Tasks::new(shutdown.clone()),
             shutdown,
-            readiness: Readiness::default(),
+            health: Health::default(),
             files: FileMetrics::register(&mut registry),
             registry: Arc::new(Mutex::new(registry)),
         }
@@ -47,10 +47,10 @@ impl Context {
         self.shutdown.clone()
     }
 
-    /// The conditions behind `/readyz`.
+    /// The conditions behind `/readyz` and `/v1/health`.
     #[must_use]
-    pub fn readiness(&self) -> &Readiness {
-        &self.readiness
+    pub fn health(&self) -> &Health {
+        &self.health
     }
 
     /// The tasks behind `/livez`.
@@ -68,7 +68,7 @@ impl Context {
     }
 
     /// Follows files as a task of the process ([`Follower::follow`]). Their changes are counted by this name,
-    /// which says what they hold.
+    /// which says what they hold, and is the id of a condition: whether the last change was taken.
     pub fn follow<S, P>(
         &self,
         name: &'static str,
@@ -81,7 +81,16 @@ impl Context {
         P: Future<Output = ()> + Send + 'static,
     {
         let changes = self.file_changes(name);
+        let condition = self.health.condition(name);
+        condition.set(Status::ok("read"));
         let on_change = move |change: Result<Arc<S::Value>, &FileError>| {
+            condition.set(match &change {
+                Ok(_) => Status::ok("read"),
+                Err(error) => Status::failed(
+                    format!("refused, and the one before stays in force: {error}"),
+                    "mend the file, or go back to the one before",
+                ),
+            });
             let good = change.is_ok();
             on_change(change);
             changes.count(good);
@@ -117,6 +126,7 @@ impl Context {
     /// # Errors
     /// When a metric fails to encode itself.
     pub fn metrics(&self) -> Result<String, std::fmt::Error> {
+        self.health.refresh();
         self.registry().page()
     }
 

@@ -31,8 +31,8 @@
 //! async fn run(address: std::net::SocketAddr, context: daemon::Context) -> anyhow::Result<()> {
 //!     // All metrics of the program: docs/metrics.md lists what this function registers.
 //!     let metrics = context.register(Metrics::register);
-//!     // Declare every condition before the first one holds: /readyz is 200 once all of them do.
-//!     let listed = context.readiness().condition("nodes-listed");
+//!     // Declare every gate before the first one holds: /readyz is 200 once all of them do.
+//!     let listed = context.health().gate("nodes-listed");
 //!     // A task that fails, panics or ends before the shutdown stops the process with its reason.
 //!     context.spawn("watch", watch(context.shutdown()));
 //!     let listener = daemon::http::bind(address, "--listen-address").await?;
@@ -71,7 +71,7 @@ pub mod metrics;
 pub mod tls;
 pub mod token;
 
-pub use admin::{Condition, ProcessMetrics, Readiness};
+pub use admin::{Condition, Health, ProcessMetrics, Status, few};
 pub use args::{AdminArgs, DaemonArgs, LogArgs, LogFormat, Settings, listen_address, parse};
 pub use context::Context;
 pub use duration::{DurationError, PositiveError, duration, positive_duration};

@@ -31,7 +31,7 @@ pub struct TooManyUnits {
     units: u64,
     unit: MiB,
     /// The smallest unit that is large enough, in MiB.
-    enough: u64,
+    pub enough: u64,
 }
 
 impl Sizing {

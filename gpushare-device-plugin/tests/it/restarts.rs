@@ -227,6 +227,7 @@ async fn a_changed_unit_is_refused_while_containers_hold_ids_of_the_old_one() {
     rig.unit_mib = 512;
     rig.begin_plugin();
     rig.not_ready("--unit-mib is 512").await;
+    assert!(rig.remedy("unit").unwrap().starts_with("drain the GPU nodes"));
     rig.end("old");
     rig.kubelet.registered(2).await;
     rig.kubelet.devices("smaller units", |devices| devices.len() == 16).await;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::node::{Answer, Procfs, ask, get};
 use daemon::http::{Limits, bind, serve};
-use daemon::{Readiness, Shutdown};
+use daemon::{Health, Shutdown};
 use node_exporter_plus::collectors::{Roots, UptimeFile};
 use node_exporter_plus::config::Config;
 use node_exporter_plus::http::Endpoints;
@@ -23,7 +23,7 @@ const INTERVAL: u64 = 10;
 pub(crate) struct Exporter {
     pub(crate) address: SocketAddr,
     sampler: Sampler,
-    readiness: Readiness,
+    health: Health,
     seconds: Arc<AtomicU64>,
     stop: Shutdown,
 }
@@ -45,8 +45,7 @@ impl Exporter {
     async fn start_on(procfs: &Path, cgroupfs: &Path, config: &str) -> Self {
         let interval = Interval::new(Duration::from_secs(INTERVAL)).unwrap();
         let plan = Config::parse(config, interval).unwrap();
-        let (store, readiness) =
-            (SharedStore::new(Store::new(interval, plan)), Readiness::default());
+        let (store, health) = (SharedStore::new(Store::new(interval, plan)), Health::default());
         // Nothing of this machine: what is not in the folder does not exist.
         let root = |name: &str| procfs.join(name);
         let sysfs = root("sys-root");
@@ -55,7 +54,7 @@ impl Exporter {
         let cgroups = cgroupfs.to_owned();
         let roots = Roots { procfs: procfs.to_owned(), sysfs, cgroupfs: cgroups, rootfs, kubelet };
         let collectors = collectors::all(&roots, interval);
-        let sampler = Sampler::new(collectors, store.clone(), &readiness, Metrics::default());
+        let sampler = Sampler::new(collectors, store.clone(), &health, Metrics::default());
         let seconds = Arc::new(AtomicU64::new(3_600));
         let time = seconds.clone();
         let boot = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
@@ -75,7 +74,7 @@ impl Exporter {
         let cgroupfs = cgroupfs.to_owned();
         let endpoints = Endpoints::new(store, clock, node, uptime, cgroupfs);
         tokio::spawn(serve(listener, endpoints, Limits::admin(), shutdown.clone()));
-        Self { address, sampler, readiness, seconds, stop: shutdown }
+        Self { address, sampler, health, seconds, stop: shutdown }
     }
 
     /// Lets time pass without samples.
@@ -275,12 +274,13 @@ async fn an_unreadable_file_costs_its_own_values_alone_and_is_named() {
     exporter.run(&mut procfs, 30, 40);
     let left = ["active", "avg_15m", "avg_5m", "stddev_15m"].map(|end| format!("cpu_usage_{end}"));
     assert_eq!(keys(&exporter.statistics().await), left);
-    let (name, why) = exporter.readiness.missing().remove(0);
-    assert_eq!(name, "memory");
+    let mut conditions = exporter.health.conditions();
+    conditions.retain(|condition| condition.id == "memory");
+    let why = &conditions[0].text;
     assert!(why.ends_with("/meminfo: line 2: is not a number of kB"), "{why}");
     procfs.use_memory(10);
     exporter.sample();
-    assert!(exporter.readiness.is_ready());
+    assert!(exporter.health.is_ready());
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ pub(crate) fn view_under(policy: LoadPolicy) -> View {
 }
 
 fn watch_state(name: &'static str) -> WatchState {
-    WatchState::new(daemon::Readiness::default().condition(name))
+    WatchState::new(daemon::Health::default().gate(name))
 }
 
 /// A pod that asks for these units, and that is bound to a node with this claim.

@@ -75,7 +75,7 @@ async fn filters(rig: &Rig, pod: &Value) -> bool {
 async fn whichever_replica_is_asked_the_one_that_leads_gives_out_the_card() {
     let (sim, first, second) = pair("15s").await;
     assert!(is_leader(&first) && !is_leader(&second));
-    assert!(first.context.readiness().is_ready() && second.context.readiness().is_ready());
+    assert!(first.context.health().is_ready() && second.context.health().is_ready());
     let (one, two) = (gpu_pod(&sim, "one", 9), gpu_pod(&sim, "two", 9));
     // Both at once: the second replica's own ledger would have room for its pod.
     let answers = tokio::join!(first.bind(&one, "n1"), second.bind(&two, "n1"));

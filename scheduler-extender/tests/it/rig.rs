@@ -51,7 +51,7 @@ pub(crate) fn empty_view() -> View {
 
 /// As [`empty_view`], under another policy.
 pub(crate) fn view_under(policy: LoadPolicy) -> View {
-    let source = |name| WatchState::new(daemon::Readiness::default().condition(name));
+    let source = |name| WatchState::new(daemon::Health::default().gate(name));
     View::new(policy, false, source("nodes"), source("pods"))
 }
 
@@ -128,7 +128,7 @@ impl Rig {
     }
 
     pub(crate) async fn ready(&self) {
-        self.until("readiness", async || self.context.readiness().is_ready()).await;
+        self.until("readiness", async || self.context.health().is_ready()).await;
     }
 
     /// Waits until `condition` holds; what the watch brings cannot be awaited otherwise.

@@ -1,33 +1,19 @@
-//! Blanks what may be secret in texts and objects.
+//! What of objects and texts goes into a bundle.
 //!
-//! Rather too much than too little: of variables only Plimsoll's own settings keep their values, of annotations only
-//! Plimsoll's own and those that it reads, and any text that looks like a token goes, wherever it stands.
+//! Of Kubernetes' objects an allow-list ([`mod@kept`]) names the fields that stay; everything else is dropped. Of logs and of
+//! answers the end of a line goes behind a name of secrets, and any word that looks like a token.
 //!
 //! Invariant: the time goes with the length of a text, whatever is in it. Others' pods write into the logs.
 
-use std::ops::Range;
+mod kept;
 
-use placement::names::Names;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::token::{is_hex, is_token};
+pub(super) use kept::kept;
 
 /// What stands in place of a secret.
 const BLANK: &str = "<blanked>";
-/// Fields that are left out: they repeat what is elsewhere, as it was written.
-const LEFT_OUT: [&str; 2] = ["managedFields", "kubectl.kubernetes.io/last-applied-configuration"];
-/// The beginning of variables whose values are shown, unless they look like a secret.
-const SHOWN_VARIABLES: [&str; 2] = ["PLIMSOLL_", "NVIDIA_"];
-/// Other programs' annotations whose values are shown: who installs Plimsoll, and Aliyun's about cards.
-const SHOWN_ANNOTATIONS: [&str; 4] = [
-    "meta.helm.sh/release-name",
-    "meta.helm.sh/release-namespace",
-    "argocd.argoproj.io/tracking-id",
-    "deployment.kubernetes.io/revision",
-];
-/// The beginning of Aliyun's annotations.
-const ALIYUN: &str = "ALIYUN_COM_GPU_MEM_";
-
 /// What the name of a secret contains, with blanks between: small letters and digits alone, as [`letters_of`] gives
 /// them.
 const NAME_PARTS: &str = "token password passwd passphrase secret credential apikey authkey \
@@ -37,66 +23,32 @@ const NAME_PARTS: &str = "token password passwd passphrase secret credential api
 const NAME_ENDS: &str = "pass pwd auth authorization cookie bearer signature keydata clientkey";
 /// Whole names of secrets.
 const NAMES: [&str; 2] = ["sig", "session"];
-/// Headers whose whole value is secret, whatever is in it.
-const HEADERS: [&str; 2] = ["authorization", "cookie"];
 /// What the name of a place where a secret is ends with: `secretName`, `--token-file`.
 const PLACES: [&str; 5] = ["name", "file", "dir", "path", "ref"];
 /// Flags of one letter, and those without a secret's name, behind which a user and a password stand.
 const USER_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
 /// Words behind which credentials stand, in small letters.
 const SCHEMES: [&str; 2] = ["bearer", "basic"];
-/// The longest name of a user that is looked for before a colon, in characters.
-const MAX_USER: usize = 256;
+/// How much of a word is looked at, in bytes.
+const MAX_WORD: usize = 256;
 /// Values that are no secret, in small letters.
 const LITERALS: [&str; 4] = ["true", "false", "null", "none"];
 
-/// Blanks an object and everything in it.
+/// Blanks what has a secret's name, and looks through every text.
 pub(super) fn value(value: &mut Value) {
     match value {
-        Value::Object(fields) => object(fields),
-        Value::Array(items) => array(items),
+        Value::Object(fields) => {
+            for (key, mut field) in std::mem::take(fields) {
+                if is_secret_name(&key) {
+                    blank(&mut field);
+                }
+                self::value(&mut field);
+                fields.insert(text(&key), field);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(self::value),
         Value::String(text) => *text = self::text(text),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-fn object(fields: &mut Map<String, Value>) {
-    if fields.get("kind").and_then(Value::as_str) == Some("Secret") {
-        fields.clear();
-        return;
-    }
-    if let Some(env) = fields.get_mut("env").and_then(Value::as_array_mut) {
-        env.iter_mut().for_each(variable);
-    }
-    if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.retain(|key, _| !LEFT_OUT.contains(&key.as_str()));
-        annotations.iter_mut().for_each(|(key, value)| annotation(key, value));
-    }
-    // As the headers of a probe: `{"name": "Authorization", "value": …}`.
-    if fields.get("name").and_then(Value::as_str).is_some_and(is_secret_name) {
-        fields.get_mut("value").into_iter().for_each(blank);
-    }
-    for (key, mut field) in std::mem::take(fields) {
-        if LEFT_OUT.contains(&key.as_str()) {
-            continue;
-        }
-        if is_secret_name(&key) {
-            blank(&mut field);
-        }
-        value(&mut field);
-        fields.insert(text(&key), field);
-    }
-}
-
-fn array(items: &mut [Value]) {
-    // A flag and its value may be two words.
-    let mut flag = String::new();
-    for item in items {
-        if item.as_str().is_some_and(|word| is_value_of_flag(&flag, word)) {
-            *item = Value::from(BLANK);
-        }
-        flag = item.as_str().unwrap_or_default().to_owned();
-        value(item);
     }
 }
 
@@ -108,30 +60,6 @@ fn blank(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(blank),
         Value::Object(_) | Value::Null | Value::Bool(_) => {}
     }
-}
-
-fn variable(variable: &mut Value) {
-    let name = variable["name"].as_str().unwrap_or_default().to_owned();
-    let shown = SHOWN_VARIABLES.iter().any(|start| name.starts_with(start));
-    if variable.get("value").is_some() && (!shown || is_secret_name(&name)) {
-        variable["value"] = Value::from(BLANK);
-    }
-}
-
-fn annotation(key: &str, value: &mut Value) {
-    let shown = Names::default().owns(key)
-        || SHOWN_ANNOTATIONS.contains(&key)
-        || key.starts_with(ALIYUN)
-        || value.as_str().is_some_and(|value| is_reading(key, value));
-    if !shown {
-        *value = Value::from(BLANK);
-    }
-}
-
-/// Whether it is an annotation of crane's form: a key without a domain, and a number with a time behind it.
-fn is_reading(key: &str, value: &str) -> bool {
-    let of_reading = |c: char| c.is_ascii_digit() || ".,:-+eTZ".contains(c);
-    !key.contains('/') && value.contains(',') && value.chars().all(of_reading)
 }
 
 /// The letters and digits of a name, small: `client_secret`, `client-secret` and `clientSecret` are alike.
@@ -151,13 +79,15 @@ fn is_secret_name(name: &str) -> bool {
 
 /// Whether a word is the secret of the flag before it.
 fn is_value_of_flag(flag: &str, word: &str) -> bool {
-    if !flag.starts_with('-') || flag.contains('=') || word.starts_with('-') {
-        return false;
-    }
+    let is_flag = flag.starts_with('-') && !flag.contains('=') && !word.starts_with('-');
+    is_flag && (is_secret_name(flag) || is_user(flag, word))
+}
+
+/// Whether a flag has a user and a password behind it, or a password: `-u jane:x`, `-p x`, but not `-p 80`.
+fn is_user(flag: &str, word: &str) -> bool {
     match flag {
-        "-p" => !word.starts_with('/') && !word.bytes().all(|byte| byte.is_ascii_digit()),
-        flag if USER_FLAGS.contains(&flag) => word.contains(':'),
-        flag => is_secret_name(flag),
+        "-p" => !word.starts_with('/') && !word.starts_with(|c: char| c.is_ascii_digit()),
+        _ => USER_FLAGS.contains(&flag) && !word.starts_with(|c: char| c.is_ascii_digit()),
     }
 }
 
@@ -219,33 +149,30 @@ fn without_keys(text: &str) -> String {
     kept + rest
 }
 
-/// Blanks the values of `token=…`, `"password": …`, `--password …`, `Bearer …`, and of users in addresses.
+/// A line up to its first secret: behind `token=`, `"password":`, `--password `, `Bearer `. Users in addresses go too.
 fn assignments(line: &str) -> String {
-    let mut blanked = String::new();
+    let mut kept = String::new();
     let mut at = 0;
     while at < line.len() {
         let rest = &line[at..];
         let name = &rest[..rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())];
         if name.is_empty() {
-            let (kept, secret) = match rest.strip_prefix("://") {
+            let (sign, user) = match rest.strip_prefix("://") {
                 Some(authority) => (3, user_of(authority)),
                 None => (rest.chars().next().map_or(1, char::len_utf8), 0),
             };
-            blanked += &rest[..kept];
-            blanked += if secret > 0 { BLANK } else { "" };
-            at += kept + secret;
+            kept += &rest[..sign];
+            kept += if user > 0 { BLANK } else { "" };
+            at += sign + user;
             continue;
         }
-        blanked += name;
+        kept += name;
         at += name.len();
-        let begins_line = line[..at - name.len()].trim_matches([' ', '\t', '-']).is_empty();
-        if let Some(secret) = secret_behind(name, &line[at..], begins_line) {
-            blanked += &line[at..at + secret.start];
-            blanked += BLANK;
-            at += secret.end;
+        if let Some(sign) = before_secret(name, &line[at..]) {
+            return kept + sign + BLANK;
         }
     }
-    blanked
+    kept
 }
 
 fn is_of_name(c: char) -> bool {
@@ -259,111 +186,36 @@ fn user_of(authority: &str) -> usize {
     authority[..end.unwrap_or(authority.len())].rfind('@').unwrap_or(0)
 }
 
-/// Where the secret is in the text behind a name; `None` if the name tells of none.
-fn secret_behind(name: &str, text: &str, begins_line: bool) -> Option<Range<usize>> {
-    let blanks = [' ', '\t'];
-    let behind_quote = text.trim_start_matches(['"', '\'', '\\']).trim_start_matches(blanks);
-    if let Some(rest) = behind_quote.strip_prefix(['=', ':']) {
-        let value = rest.trim_start_matches(['=', ':', '>', ' ', '\t', '[', '{', '(']);
-        if USER_FLAGS.contains(&name) {
-            return if may_be_user(value) { value_in(text, value) } else { None };
-        }
-        if !is_secret_name(name) {
-            return None;
-        }
-        let letters = letters_of(name);
-        let is_header = HEADERS.iter().any(|header| letters.ends_with(header));
-        let is_yaml = begins_line && behind_quote.starts_with(": ");
-        if (is_header || is_yaml) && !text.starts_with(['"', '\'', '\\']) {
-            // The value is the rest of the line.
-            return (!is_harmless(value)).then(|| text.len() - value.len()..text.len());
-        }
-        return value_in(text, value);
-    }
-    let value = text.trim_start_matches(blanks);
-    let is_scheme = SCHEMES.contains(&name.to_ascii_lowercase().as_str());
-    let is_apart = value.len() < text.len();
-    if is_apart && (is_scheme || is_value_of_flag(name, first_word(value))) {
-        return value_in(text, value);
-    }
-    None
-}
-
-/// The first word of a text, without a quote before it.
-fn first_word(text: &str) -> &str {
-    let word = text.trim_start_matches(['"', '\'', '\\']);
-    &word[..word.find(char::is_whitespace).unwrap_or(word.len())]
-}
-
-/// Whether the first word of a text has a colon, as a user and a password have between them. One that is longer than
-/// any user counts as one, so that no word is looked through again and again.
-fn may_be_user(text: &str) -> bool {
-    let end = |c: char| c == ':' || c.is_whitespace();
-    match text.chars().take(MAX_USER).find(|c| end(*c)) {
-        Some(c) => c == ':',
-        None => text.chars().nth(MAX_USER).is_some(),
-    }
-}
-
-/// Where the value is in a text that ends with it: up to its closing quote, or without one to the next blank. `None` if
-/// it is no secret.
-fn value_in(text: &str, value: &str) -> Option<Range<usize>> {
-    if value.trim_start_matches(['\\', '"', '\'', '`']).starts_with(BLANK) {
-        return None;
-    }
-    let slashes = value.len() - value.trim_start_matches('\\').len();
-    let (inner, end) = if value[slashes..].starts_with(['"', '\'', '`']) {
-        let (open, inner) = value.split_at(slashes + 1);
-        (inner, closing(inner, open).unwrap_or(inner.len()))
+/// What stands between a name and its secret; `None` if the name tells of none.
+fn before_secret<'a>(name: &str, text: &'a str) -> Option<&'a str> {
+    let behind_quote = text.trim_start_matches(['"', '\'', '\\', ' ', '\t']);
+    let value =
+        behind_quote.trim_start_matches(['=', ':', '>', '"', '\'', '\\', ' ', '\t', '[', '{', '(']);
+    let sign = &text[..text.len() - value.len()];
+    let word = first_word(value);
+    let tells = if behind_quote.starts_with(['=', ':']) {
+        is_secret_name(name) || is_user(name, word) && may_have_colon(word)
     } else {
-        (value, end_of_word(value))
+        let is_scheme = SCHEMES.contains(&name.to_ascii_lowercase().as_str());
+        sign.contains([' ', '\t']) && (is_scheme || is_value_of_flag(name, word))
     };
-    let start = text.len() - inner.len();
-    (!is_harmless(&inner[..end])).then_some(start..start + end)
+    (tells && !is_harmless(word)).then_some(sign)
 }
 
-/// Where a quoted text ends; `open` is its quote, with the backslashes before it.
-fn closing(text: &str, open: &str) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        let place = at + text[at..].find(open)?;
-        let after = &text[place + open.len()..];
-        at = place + open.len();
-        if open.len() == 1 && after.starts_with(open) {
-            // Two quotes are one of the text, in YAML and in shells.
-            at += open.len();
-        } else if !text[..place].ends_with('\\') && !after.starts_with(char::is_alphanumeric) {
-            return Some(place);
-        }
-    }
+/// The first word of a text, or its beginning, so that no word is looked through again and again.
+fn first_word(text: &str) -> &str {
+    let beginning = &text[..text.floor_char_boundary(MAX_WORD)];
+    &beginning[..beginning.find(char::is_whitespace).unwrap_or(beginning.len())]
 }
 
-/// Where a value without quotes ends.
-fn end_of_word(value: &str) -> usize {
-    let mut at = 0;
-    while let Some(c) = value[at..].chars().next() {
-        let rest = &value[at..];
-        if c.is_whitespace() || ends_text(rest) {
-            return at;
-        }
-        // A run of backslashes ends it at its beginning or not at all.
-        let run = rest.len() - rest.trim_start_matches('\\').len();
-        at += run.max(c.len_utf8());
-    }
-    value.len()
-}
-
-/// Whether a text begins with a quote, or with an escaped one, that ends what is around a value: with no letter behind.
-fn ends_text(text: &str) -> bool {
-    let behind = text.trim_start_matches('\\').strip_prefix(['"', '\'', '`']);
-    behind.is_some_and(|behind| !behind.starts_with(char::is_alphanumeric))
+/// Whether a word may have a colon, as a user and a password have between them: one that is cut counts as one.
+fn may_have_colon(word: &str) -> bool {
+    word.contains(':') || word.len() + 4 > MAX_WORD
 }
 
 fn is_harmless(value: &str) -> bool {
-    let word = value.trim_end_matches(|c: char| ",;{}[]()".contains(c)).trim();
-    word.is_empty()
-        || word.starts_with(BLANK)
-        || LITERALS.contains(&word.to_ascii_lowercase().as_str())
+    let word = value.trim_matches(|c: char| ",;{}[]()\"'".contains(c));
+    word.is_empty() || LITERALS.contains(&word.to_ascii_lowercase().as_str())
 }
 
 /// Blanks words that look like tokens.

@@ -5,33 +5,29 @@ use super::*;
 #[test]
 fn what_looks_like_a_token_goes_and_the_rest_stays() {
     for (before, after) in [
-        ("--exporter-token=abc --level=info", "--exporter-token=<blanked> --level=info"),
+        ("--level=info --exporter-token=abc -v", "--level=info --exporter-token=<blanked>"),
         (r#"{"password": "hunter2", "a": 1}"#, r#"{"a":1,"password":"<blanked>"}"#),
-        (r#"{ "pod":  "a" }"#, r#"{ "pod":  "a" }"#),
         ("Authorization: Bearer abc.def", "Authorization: <blanked>"),
-        ("curl -H 'X-A: Bearer abc' http://h", "curl -H 'X-A: Bearer <blanked>' http://h"),
+        ("curl -H 'X-A: Bearer abc' http://h", "curl -H 'X-A: Bearer <blanked>"),
         ("http://user:pass@host:1/x", "http://<blanked>@host:1/x"),
-        ("http://host:1/x", "http://host:1/x"),
         ("key 0123456789abcdef0123456789abcdef end", "key <blanked> end"),
-        (
-            "image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-            "image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-        ),
         ("eyJhbGciOi.eyJzdWIi.c2ln", "<blanked>"),
-        ("--exporter-token-file=/etc/token", "--exporter-token-file=/etc/token"),
-        ("secretName: exporter-tls", "secretName: exporter-tls"),
-        ("token=@x y", "token=<blanked> y"),
-        ("automountServiceAccountToken: true", "automountServiceAccountToken: true"),
-        (
-            "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
-            "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
-        ),
-        (
-            "plimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1",
-            "plimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1",
-        ),
+        ("token=@x y", "token=<blanked>"),
+        ("cannot read the token: No such file", "cannot read the token: <blanked>"),
     ] {
         assert_eq!(text(before), after);
+    }
+    for kept in [
+        r#"{ "pod":  "a" }"#,
+        "http://host:1/x",
+        "image@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "--exporter-token-file=/etc/token",
+        "secretName: exporter-tls",
+        "automountServiceAccountToken: true",
+        "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
+        "plimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1",
+    ] {
+        assert_eq!(text(kept), kept);
     }
     let block = "a:\n  token: |-\n    one\n\n    two\n  b: 1";
     assert_eq!(text(block), "a:\n  token: <blanked>\n<blanked>\n<blanked>\n<blanked>\n  b: 1");
@@ -101,39 +97,25 @@ fn a_long_line_takes_time_by_its_length() {
     let name = "password=".to_owned();
     for line in [
         name.clone() + &long("\\"),
-        name.clone() + &long("\\") + "\"",
-        name.clone() + &long("\\ "),
-        name.clone() + &long("\\\"a"),
-        name.clone() + &long("\"a"),
-        name.clone() + "\"" + &long("\\\"a"),
-        name + "\\\\\"" + &long("\\"),
-        long("password="),
-        long("password=\""),
-        long("password=<blanked>"),
-        long("password=\"<blanked>"),
-        long("password=\\\\\"<blanked>"),
+        name + &long("\"a"),
+        long("a="),
+        long("a=\\\""),
         long("password:true,"),
-        long("password={"),
-        long("Authorization: <blanked>"),
-        long("authorization=none,"),
+        long("Authorization: none "),
         long(",-u="),
-        long("-u a"),
-        long("--password "),
-        long("bearer "),
+        long("-u 1 "),
+        long("--password none "),
         long("://a@"),
-        long("://"),
         long("-----BEGIN "),
         long("-----BEGIN -----END "),
         long("sha256:a "),
         long("{\"a\":"),
-        long("["),
         long("a: |\n"),
-        long("a."),
         long("a=A0"),
     ] {
         assert!(!text(&line).is_empty());
     }
-    assert_eq!(text(&format!("curl -u={}:b c", "a".repeat(400))), "curl -u=<blanked> c");
+    assert_eq!(text("curl -u=a:b c"), "curl -u=<blanked>");
     assert_eq!(text("app -u=65534 -v"), "app -u=65534 -v");
 }
 
@@ -146,67 +128,86 @@ fn what_a_report_needs_stays() {
         r#"{"sessionAffinity":"None","topologyKey":"kubernetes.io/hostname","key":"a"}"#,
         "/var/lib/kubelet/pods/8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d/volumes/Kubernetes1",
         "plimsoll_extender_requests_total{verb=\"filter\",outcome=\"ok\"} 7",
-        "cannot read the token: No such file",
     ] {
-        let kept = line.replace("token: No", "token: <blanked>");
-        assert_eq!(text(line), kept);
+        assert_eq!(text(line), line);
     }
 }
 
-#[test]
-fn of_annotations_only_plimsolls_own_and_readings_keep_their_values() {
-    let mut object = json!({"annotations": {
-        "plimsoll.dev/gpu-isolation": "driver",
-        "cpu_usage_avg_5m": "0.25,2026-11-20T09:00:00Z",
-        "ALIYUN_COM_GPU_MEM_IDX": "0",
-        "meta.helm.sh/release-name": "plimsoll",
-        "kapp.k14s.io/original": "{\"env\": [{\"name\": \"DB\", \"value\": \"short\"}]}",
-        "objectset.rio.cattle.io/applied": "H4sIAAAAAAAA",
-        "note": "short",
-    }});
-    value(&mut object);
-    let kept = json!({"annotations": {
-        "plimsoll.dev/gpu-isolation": "driver",
-        "cpu_usage_avg_5m": "0.25,2026-11-20T09:00:00Z",
-        "ALIYUN_COM_GPU_MEM_IDX": "0",
-        "meta.helm.sh/release-name": "plimsoll",
-        "kapp.k14s.io/original": BLANK,
-        "objectset.rio.cattle.io/applied": BLANK,
-        "note": BLANK,
-    }});
-    assert_eq!(object, kept);
+/// What is kept of an object.
+fn kept_of(mut object: Value) -> Value {
+    kept(&mut object);
+    object
 }
 
 #[test]
-fn json_within_a_text_and_headers_of_probes_are_looked_into() {
-    let mut object = json!({
-        "data": {"x": "{\n  \"env\": [{\"name\": \"DB\", \"value\": \"short\"}]\n}"},
-        "httpHeaders": [{"name": "Authorization", "value": "short"}],
-        "command": ["curl", "-u", "user:short", "-p", "80"],
+fn of_annotations_only_plimsolls_own_and_readings_are_kept() {
+    let own = json!({
+        "plimsoll.dev/gpu-isolation": "driver",
+        "cpu_usage_avg_5m": "0.25,2026-11-20T09:00:00Z",
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "meta.helm.sh/release-name": "plimsoll",
     });
-    value(&mut object);
-    assert!(!object.to_string().contains("short"), "{object}");
-    assert_eq!(object["command"], json!(["curl", "-u", BLANK, "-p", "80"]));
+    let mut all = own.clone();
+    for other in ["kapp.k14s.io/original", "objectset.rio.cattle.io/applied", "note"] {
+        all[other] = json!("short");
+    }
+    assert_eq!(kept_of(json!({"annotations": all})), json!({"annotations": own}));
 }
 
 #[test]
 fn of_variables_only_plimsolls_settings_keep_their_values() {
-    let mut object = json!({"kind": "Pod", "metadata": {"managedFields": [1]}, "env": [
+    let object = kept_of(json!({"kind": "Pod", "metadata": {"managedFields": [1]}, "env": [
         {"name": "PLIMSOLL_LOG_LEVEL", "value": "info"}, {"name": "DB", "value": "short"},
         {"name": "PLIMSOLL_TOKEN", "value": "short"}, {"name": "PLIMSOLL_EXPORTER_TOKEN_FILE", "value": "/t"},
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
-    ], "args": ["--password", "short", "--x", "y"]});
-    value(&mut object);
+    ], "args": ["--password", "short", "--x", "y"]}));
     let values: Vec<&Value> =
         object["env"].as_array().unwrap().iter().map(|it| &it["value"]).collect();
-    assert_eq!(values, [&json!("info"), &json!(BLANK), &json!(BLANK), &json!("/t"), &Value::Null]);
+    assert_eq!(values, [&json!("info"), &Value::Null, &Value::Null, &json!("/t"), &Value::Null]);
     assert_eq!(object["args"], json!(["--password", BLANK, "--x", "y"]));
     assert_eq!(object["metadata"], json!({}));
 }
 
 #[test]
+fn a_field_that_is_not_listed_is_dropped_wherever_it_is() {
+    let object = kept_of(json!({
+        "spec": {"containers": [{"name": "a", "mine": "short", "httpGet": {
+            "path": "/readyz", "httpHeaders": [{"name": "Authorization", "value": "short"}],
+        }}], "mine": {"name": "short"}},
+        "command": ["curl", "-u", "user:short", "-p", "80"],
+        "args": ["sh -c 'echo short'", "--config=/etc/x"],
+    }));
+    let expected = json!({
+        "spec": {"containers": [{"name": "a", "httpGet": {"path": "/readyz"}}]},
+        "command": ["curl", "-u", BLANK, "-p", "80"],
+        "args": [BLANK, "--config=/etc/x"],
+    });
+    assert_eq!(object, expected);
+}
+
+#[test]
+fn what_the_shipped_manifests_say_of_rights_and_ports_is_kept() {
+    let manifests = include_str!("../../../../deploy/manifests/external/plimsoll.yaml");
+    let mut kinds = 0;
+    for object in serde_saphyr::from_multiple::<Value>(manifests).unwrap() {
+        let after = kept_of(object.clone());
+        for part in ["rules", "roleRef", "subjects"] {
+            assert_eq!(after[part], object[part], "{}", object["metadata"]["name"]);
+            kinds += usize::from(!object[part].is_null());
+        }
+        let containers = &object["spec"]["template"]["spec"]["containers"];
+        for (place, container) in containers.as_array().into_iter().flatten().enumerate() {
+            let kept = &after["spec"]["template"]["spec"]["containers"][place];
+            for part in ["args", "ports", "securityContext", "resources", "volumeMounts"] {
+                assert_eq!(kept[part], container[part], "{}", container["name"]);
+            }
+        }
+    }
+    assert!(kinds > 10);
+}
+
+#[test]
 fn a_secret_is_emptied() {
-    let mut list = json!({"items": [{"kind": "Secret", "data": {"a": "c2hvcnQ="}}]});
-    value(&mut list);
-    assert_eq!(list, json!({"items": [{}]}));
+    let list = json!({"items": [{"kind": "Secret", "data": {"a": "c2hvcnQ="}}]});
+    assert_eq!(kept_of(list), json!({"items": [{}]}));
 }

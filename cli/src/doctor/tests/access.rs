@@ -12,9 +12,9 @@ fn a_certificate_near_its_end_is_found() {
     assert_only(&facts, Level::Fail, "certificate", "kube-scheduler-tls has ended");
     // The one in use, which the extender itself tells.
     let mut facts = healthy();
-    let page = "plimsoll_extender_requests_total{verb=\"gpushare-scheduler/bind\"} 1\nplimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1795700000\n";
-    facts.extenders.as_mut().unwrap().insert("extender-a".to_owned(), Ok(Page::parse(page)));
-    assert_only(&facts, Level::Fail, "certificate", "in use by extender-a (client_ca) has ended");
+    let ended = ("certificate-end", ConditionState::Failed, "the client CA in use has ended");
+    say(&mut facts.extenders, "extender-a", ended);
+    assert_only(&facts, Level::Fail, "certificate", "extender-a: certificate-end: the client CA");
 }
 
 #[test]
@@ -126,8 +126,7 @@ fn tls_is_known_by_the_flag_and_not_by_what_can_be_read() {
     let mut facts = healthy();
     facts.certificates = None;
     assert_eq!(wrong(&facts), []);
-    let silent = "plimsoll_extender_requests_total{verb=\"load-aware/filter\"} 1\n";
-    all_extenders(&mut facts, silent);
+    facts.extenders = healths(&[("extender-a", &EXTENDER_WELL[2..])]);
     assert_only(&facts, Level::Unknown, "certificate", "the extender speaks TLS");
     // The Secret that the Deployment names is not there.
     facts.certificates = Some(vec![secret("mine", "scheduler-extender", None)]);
@@ -188,8 +187,8 @@ fn the_rights_that_are_asked_about_are_those_of_the_manifests() {
 
 #[test]
 fn the_admission_policies_that_are_looked_for_are_those_of_the_manifests() {
-    assert_eq!(MANIFEST_POLICIES.len(), access_checks::GUARDS.len());
-    for guard in access_checks::GUARDS {
+    assert_eq!(MANIFEST_POLICIES.len(), access_checks::guards().len());
+    for guard in access_checks::guards() {
         let spec = &shipped(guard.name)["spec"];
         assert_eq!(spec["failurePolicy"], "Fail", "{}", guard.name);
         let conditions = spec["matchConditions"].as_array().unwrap().iter();

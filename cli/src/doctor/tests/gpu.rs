@@ -34,26 +34,20 @@ fn a_runtime_at_which_nothing_looks_is_not_known() {
 }
 
 #[test]
-fn a_missing_or_stale_cdi_specification_is_found() {
-    let mut facts = healthy();
-    let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
-    annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("cdi")));
-    facts.events = Ok(vec![event("Node", "gpu-1", "CDIOtherDriver", "")]);
-    assert_only(
-        &facts,
-        Level::Fail,
-        "cdi",
-        "cards take no pods: gpu-1; events: gpu-1 (CDIOtherDriver)",
-    );
-    let mut facts = healthy();
-    let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
-    annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("cdi-folder")));
-    assert_only(
-        &facts,
-        Level::Fail,
-        "cdi",
-        "the folder of CDI specifications cannot be written: gpu-1",
-    );
+fn what_the_device_plugin_says_is_found_by_the_check_of_its_subject() {
+    for (id, check) in [
+        ("cdi", "cdi"),
+        ("unit", "unit"),
+        ("other-plugins", "other-plugins"),
+        ("cards", "cards"),
+        ("cards-found", "cards"),
+        ("registered", "gpu-nodes"),
+        ("isolation", "gpu-nodes"),
+    ] {
+        let mut facts = healthy();
+        say(&mut facts.plugins, "plugin-a", (id, ConditionState::Failed, "is broken"));
+        assert_only(&facts, Level::Fail, check, &format!("plugin-a: {id}: is broken"));
+    }
 }
 
 #[test]
@@ -62,23 +56,6 @@ fn a_runtime_without_cdi_is_found() {
     facts.nodes.as_mut().unwrap()[1].status.node_info.container_runtime_version =
         "containerd://1.7.27".to_owned();
     assert_only(&facts, Level::Warn, "cdi", "gpu-1 (containerd://1.7.27)");
-    let mut facts = healthy();
-    let plugin = of(
-        json!({"kind": "DaemonSet", "metadata": {"labels": {"app.kubernetes.io/name": "gpushare-device-plugin"}},
-        "spec": {"template": {"spec": {"containers": [{"args": ["--response=mounts"]}]}}}}),
-    );
-    facts.workloads.as_mut().unwrap()[3] = plugin;
-    assert_only(&facts, Level::Warn, "cdi", "--response=mounts");
-}
-
-#[test]
-fn a_unit_that_is_too_small_is_found_in_the_device_plugins_own_words() {
-    let mut facts = healthy();
-    let log = "{\"message\":\"98304 units of 1 MiB, where a node may have 32768: set --unit-mib to 3 or more, on all nodes alike\"}";
-    facts.plugin_logs = Ok(BTreeMap::from([("plugin-a".to_owned(), Ok(log.to_owned()))]));
-    assert_only(&facts, Level::Fail, "unit", "plugin-a: the unit is too small");
-    let todo = findings(&facts).into_iter().find_map(|finding| finding.todo).unwrap();
-    assert!(todo.starts_with("set --unit-mib to 3 or more"), "{todo}");
 }
 
 #[test]
@@ -93,11 +70,6 @@ fn another_device_plugin_on_the_cards_is_found() {
     // It was so long ago that the audit would have told again.
     facts.events.as_mut().unwrap()[0].last_timestamp = Some(now() - SignedDuration::from_mins(57));
     assert_eq!(wrong(&facts), []);
-    let mut facts = healthy();
-    let annotations = &mut facts.nodes.as_mut().unwrap()[1].metadata.annotations;
-    annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(Some("dra")));
-    let text = "a DRA driver offers the same cards, which take no new pods: gpu-1";
-    assert_only(&facts, Level::Fail, "other-plugins", text);
     // A part of a card is one, too; of other names that is not known.
     let mut facts = healthy();
     let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;

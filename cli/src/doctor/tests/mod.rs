@@ -11,13 +11,14 @@ mod unread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use api::health::{Condition, ConditionState, Health};
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::facts::{ConfigMap, Fact, Facts, Pages, Read, Right, Secret};
+use super::facts::{ConfigMap, Fact, Facts, Read, Right, Secret};
 use super::finding::{Finding, Level};
-use super::page::Page;
+use super::health::Healths;
 use super::{CHECKS, Check, access_checks, collect, exit_code, needed, report, write_table};
 use crate::cluster_access::Failure;
 use crate::cluster_access::objects::{Event, Lease, Node, Pod};
@@ -78,14 +79,11 @@ fn pod(program: &str, name: &str, node: &str) -> Pod {
     }))
 }
 
-fn cards(closed: Option<&str>) -> String {
-    let mut card = json!({
+fn cards() -> String {
+    json!([{
         "uuid": "GPU-1", "index": 0, "model": "NVIDIA A10", "memoryMiB": 24576, "units": 24, "healthy": true, "pods": {},
-    });
-    if let Some(closed) = closed {
-        card["closed"] = json!(closed);
-    }
-    json!([card]).to_string()
+    }])
+    .to_string()
 }
 
 fn node(name: &str, gpu: bool) -> Node {
@@ -93,7 +91,7 @@ fn node(name: &str, gpu: bool) -> Node {
         BTreeMap::from([(METRIC.to_owned(), "0.5,2026-11-26T13:59:00Z".to_owned())]);
     let mut labels = BTreeMap::new();
     if gpu {
-        annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards(None));
+        annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards());
         labels.insert("gpushare", "true");
     }
     of(json!({
@@ -129,22 +127,6 @@ fn lease(name: &str, renewed: &str, written: &str) -> Lease {
     }))
 }
 
-fn extender_page(leads: u8) -> Page {
-    Page::parse(&format!(
-        "plimsoll_extender_requests_total{{verb=\"load-aware/filter\",outcome=\"ok\"}} 7\n\
-         plimsoll_extender_requests_total{{verb=\"report\",outcome=\"ok\"}} 5\nplimsoll_extender_leader {leads}\n\
-         plimsoll_policy_warnings 0\nprocess_start_time_seconds 1795600000\n\
-         plimsoll_build_info{{version=\"{CLIENT}\"}} 1\n\
-         plimsoll_certificate_not_after_seconds{{file=\"certificate\"}} 1820000000\n"
-    ))
-}
-
-fn annotator_page(silent: u8) -> Page {
-    Page::parse(&format!(
-        "plimsoll_annotator_leader 1\nplimsoll_annotator_nodes 2\nplimsoll_annotator_nodes_silent {silent}\n"
-    ))
-}
-
 fn binding(name: &str, action: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"policyName": name, "validationActions": [action]}})
 }
@@ -178,16 +160,6 @@ fn right(account: &'static str, verb: &'static str, resource: &'static str) -> R
 /// Two nodes, one with a card, two kube-schedulers, everything as it should be.
 fn healthy() -> Facts {
     let in_a_year = now() + SignedDuration::from_hours(24 * 365);
-    let mut state: api::state::State =
-        serde_json::from_str(include_str!("../../../../crates/api/tests/golden/state.json"))
-            .unwrap();
-    state.metrics.truncate(1);
-    state.metrics[0].name = METRIC.to_owned();
-    state.nodes.name = vec!["cp-1".to_owned(), "gpu-1".to_owned()];
-    state.nodes.missing = vec![0, 0];
-    state.nodes.backed_off = vec![false, false];
-    state.cards.unhealthy.clear();
-    state.cards.closed.clear();
     Facts {
         now: Ok(now()),
         own_time: [now(); 2],
@@ -211,7 +183,6 @@ fn healthy() -> Facts {
         ]),
         nodes: Ok(vec![node("cp-1", false), node("gpu-1", true)]),
         schedulers: Ok(vec![scheduler("cp-1", CONFIGURED), scheduler("cp-2", CONFIGURED)]),
-        scheduler_logs: Ok(BTreeMap::new()),
         kubeadm_config: Ok(Some(of(json!({
             "metadata": {"annotations": {"plimsoll.dev/kube-scheduler-nodes": "cp-1"}},
             "data": {"ClusterConfiguration": "value: /etc/kubernetes/plimsoll/kube-scheduler-config.yaml"},
@@ -219,17 +190,19 @@ fn healthy() -> Facts {
         second_config: Ok(None),
         autoscaler_status: Ok(None),
         policy: Ok(Some(policy(include_str!("../../../../deploy/chart/policies/shipped.yaml")))),
-        extender_lease: Ok(Some(lease(
-            "extender-a_x",
-            "2026-11-26T13:59:58Z",
-            "2026-11-26T13:59:58Z",
-        ))),
-        extenders: Ok(BTreeMap::from([
-            ("extender-a".to_owned(), Ok(extender_page(1))),
-            ("extender-b".to_owned(), Ok(extender_page(0))),
-        ])),
-        annotators: Ok(BTreeMap::from([("annotator-a".to_owned(), Ok(annotator_page(0)))])),
-        state: Ok(state),
+        extenders: healths(&[("extender-a", &EXTENDER_WELL), ("extender-b", &EXTENDER_WELL)]),
+        annotators: healths(&[(
+            "annotator-a",
+            &[
+                ("leader", ConditionState::Ok, "leads"),
+                ("readings", ConditionState::Ok, "2 of 2 exporters answer the annotator"),
+            ],
+        )]),
+        exporters: healths(&[("exporter-a", &[("cpu", ConditionState::Ok, "ready")])]),
+        plugins: healths(&[(
+            "plugin-a",
+            &[("unit", ConditionState::Ok, "1024 MiB"), ("cdi", ConditionState::Ok, "all")],
+        )]),
         certificates: Some(vec![
             secret("scheduler-extender-tls", "scheduler-extender", Some(in_a_year)),
             secret("kube-scheduler-tls", "", None),
@@ -242,7 +215,6 @@ fn healthy() -> Facts {
         ]),
         events: Ok(Vec::new()),
         node_leases: Ok(vec![lease("cp-1", "2026-11-26T13:59:55.2Z", "2026-11-26T13:59:55Z")]),
-        plugin_logs: Ok(BTreeMap::new()),
         toolkits: Ok(vec![toolkit(&json!([{"name": RUNTIME_SETTING, "value": "false"}]))]),
     }
 }
@@ -259,15 +231,43 @@ fn secret(name: &str, program: &str, end: Option<Timestamp>) -> Secret {
     Secret { namespace, name, of: program, end: Ok(end) }
 }
 
-/// Every extender's metrics are this page.
-fn all_extenders(facts: &mut Facts, page: &str) {
-    for of_pod in facts.extenders.as_mut().unwrap().values_mut() {
-        *of_pod = Ok(Page::parse(page));
+/// A condition: its id, how it is, and its text.
+type Said = (&'static str, ConditionState, &'static str);
+
+/// What an extender says that is well and is asked.
+const EXTENDER_WELL: [Said; 5] = [
+    ("cards", ConditionState::Ok, "1 healthy"),
+    ("certificate-end", ConditionState::Ok, "the certificate in use ends in 365 days"),
+    ("leader", ConditionState::Ok, "leads"),
+    ("readings", ConditionState::Ok, "2 nodes fresh"),
+    ("requests", ConditionState::Ok, "7 calls answered since the start"),
+];
+
+/// What these pods say. What is not well has the remedy `do so`.
+fn healths(pods: &[(&str, &[Said])]) -> Read<Healths> {
+    let mut healths = Healths::default();
+    for (pod, said) in pods {
+        let condition = |(id, state, text): &Said| Condition {
+            id: (*id).to_owned(),
+            state: *state,
+            text: (*text).to_owned(),
+            remedy: (*state != ConditionState::Ok).then(|| "do so".to_owned()),
+            since: "2026-11-26T12:00:00Z".parse().unwrap(),
+        };
+        let conditions = said.iter().map(condition).collect();
+        let health = Health { program: String::new(), version: CLIENT.to_owned(), conditions };
+        healths.pods.insert((*pod).to_owned(), Ok(health));
     }
+    Ok(healths)
 }
 
-fn one_annotator(page: Page) -> Read<Pages> {
-    Ok(BTreeMap::from([("annotator-a".to_owned(), Ok(page))]))
+/// A pod says this too, in place of what it said of the same id.
+fn say(healths: &mut Read<Healths>, pod: &str, (id, state, text): Said) {
+    let conditions =
+        &mut healths.as_mut().unwrap().pods.get_mut(pod).unwrap().as_mut().unwrap().conditions;
+    conditions.retain(|condition| condition.id != id);
+    let said = self::healths(&[(pod, &[(id, state, text)])]).unwrap().pods.remove(pod).unwrap();
+    conditions.extend(said.unwrap().conditions);
 }
 
 /// The Deployment or DaemonSet of a program.
@@ -364,9 +364,8 @@ fn taints_alone() -> Facts {
     facts.policies.as_mut().unwrap().retain(|it| is_annotators(&it.metadata.name));
     facts.bindings.as_mut().unwrap().retain(|it| is_annotators(&it.metadata.name));
     facts.schedulers = Ok(vec![scheduler("cp-1", "--leader-elect=true")]);
-    facts.extenders = Ok(BTreeMap::new());
-    facts.extender_lease = Ok(None);
-    facts.state = Err(Failure::Other("there is no extender".to_owned()));
+    facts.extenders = Ok(Healths::default());
+    facts.plugins = Ok(Healths::default());
     facts.certificates = Some(vec![secret("kube-scheduler-tls", "", None)]);
     facts.nodes = Ok(vec![node("cp-1", false), node("cp-2", false)]);
     for node in facts.nodes.as_mut().unwrap() {
@@ -380,7 +379,7 @@ fn taints_alone_need_no_extender_and_each_check_says_so() {
     let facts = taints_alone();
     assert_eq!(wrong(&facts), []);
     assert_eq!(ok_text(&facts, "admission"), "2 policies deny, as shipped");
-    assert_eq!(ok_text(&facts, "readings"), "2 exporters answer the annotator");
+    assert_eq!(ok_text(&facts, "readings"), "2 of 2 exporters answer the annotator");
     for check in
         ["extender", "kube-scheduler", "requests", "certificate", "gpu-nodes", "cards", "unit"]
     {

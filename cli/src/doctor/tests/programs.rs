@@ -3,18 +3,17 @@
 use super::*;
 
 #[test]
-fn a_policy_that_the_programs_refuse_is_found_with_its_line() {
+fn a_policy_that_the_programs_refuse_is_found_in_their_words() {
     let mut facts = healthy();
-    facts.policy = Ok(Some(policy(
-        "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {wrong: 1}\n",
-    )));
-    assert_only(&facts, Level::Fail, "policy", "the policy is refused");
-    let text = wrong(&facts).remove(0).2;
-    assert!(text.contains("line 3"), "{text}");
+    let refused = ("policy", ConditionState::Failed, "refused, and the one before stays: line 3");
+    say(&mut facts.annotators, "annotator-a", refused);
+    assert_only(&facts, Level::Fail, "policy", "annotator-a: policy: refused");
     let mut facts = healthy();
-    let page = "plimsoll_annotator_leader 1\nplimsoll_annotator_nodes 2\nplimsoll_file_changes_total{file=\"policy\",outcome=\"refused\"} 1\n";
-    facts.annotators = one_annotator(Page::parse(page));
-    assert_only(&facts, Level::Warn, "policy", "was refused since the programs' start");
+    let warned = ("policy-warnings", ConditionState::Warning, "probably not meant");
+    say(&mut facts.extenders, "extender-a", warned);
+    say(&mut facts.extenders, "extender-b", warned);
+    assert_only(&facts, Level::Warn, "policy", "extender-a, extender-b: policy-warnings: probably");
+    assert_eq!(findings(&facts).into_iter().find_map(|it| it.todo).as_deref(), Some("do so"));
 }
 
 #[test]
@@ -46,10 +45,8 @@ fn versions_that_do_not_fit_are_found() {
     facts.nodes.as_mut().unwrap()[1].status.node_info.kubelet_version = "v1.33.0".to_owned();
     assert_only(&facts, Level::Fail, "versions", "gpu-1 (v1.33.0)");
     let mut facts = healthy();
-    let page = extender_page(1);
-    assert!(page.label("plimsoll_build_info", "version").is_some());
-    let other = "plimsoll_extender_requests_total{verb=\"gpushare-scheduler/bind\"} 1\nplimsoll_build_info{version=\"9.9.9\"} 1\n";
-    facts.extenders.as_mut().unwrap().insert("extender-a".to_owned(), Ok(Page::parse(other)));
+    let extenders = facts.extenders.as_mut().unwrap();
+    extenders.pods.get_mut("extender-a").unwrap().as_mut().unwrap().version = "9.9.9".to_owned();
     let found = wrong(&facts);
     assert_eq!(
         found.iter().map(|it| (it.0, it.1)).collect::<Vec<_>>(),
@@ -69,9 +66,7 @@ fn images_by_digest_are_not_of_several_versions() {
     assert_eq!(wrong(&facts), []);
     let text = ok_text(&facts, "versions");
     assert!(
-        text.ends_with(
-            "do not tell the version of annotator, gpushare-device-plugin, node-exporter-plus"
-        ),
+        text.ends_with("do not tell the version of gpushare-device-plugin, node-exporter-plus"),
         "{text}"
     );
     let mut second = pod("annotator", "annotator-b", "cp-2");
@@ -83,16 +78,9 @@ fn images_by_digest_are_not_of_several_versions() {
 #[test]
 fn an_extender_that_is_missing_or_does_not_lead_is_found() {
     let mut facts = healthy();
-    facts.extender_lease =
-        Ok(Some(lease("extender-a_x", "2026-11-26T13:58:00Z", "2026-11-26T13:58:00Z")));
-    assert_only(
-        &facts,
-        Level::Fail,
-        "extender",
-        "no replica leads: extender-a renewed the Lease 120 s ago",
-    );
-    facts.extender_lease = Ok(None);
-    assert_only(&facts, Level::Fail, "extender", "no replica has ever led");
+    let none = ("leader", ConditionState::Failed, "no replica leads, so GPU pods wait");
+    say(&mut facts.extenders, "extender-a", none);
+    assert_only(&facts, Level::Fail, "extender", "extender-a: leader: no replica leads");
     let mut facts = healthy();
     workload_of(&mut facts, "scheduler-extender").spec.replicas = Some(0);
     assert_only(&facts, Level::Fail, "extender", "scaled to 0 replicas");

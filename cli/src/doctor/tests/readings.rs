@@ -16,17 +16,6 @@ fn a_clock_that_is_off_is_found_by_what_a_kubelet_wrote_and_when() {
     assert_eq!(wrong(&facts), []);
     facts.node_leases = Ok(vec![down]);
     assert_only(&facts, Level::Unknown, "clocks", "no kubelet has renewed its Lease");
-    let mut facts = healthy();
-    facts.nodes.as_mut().unwrap()[0]
-        .metadata
-        .annotations
-        .insert(METRIC.to_owned(), "0.5,2026-11-26T22:00:00Z".to_owned());
-    assert_only(
-        &facts,
-        Level::Fail,
-        "clocks",
-        "readings are of the future, so that they do not count: cp-1",
-    );
 }
 
 #[test]
@@ -42,34 +31,19 @@ fn this_machines_clock_is_off_by_what_the_time_of_the_call_does_not_explain() {
 }
 
 #[test]
-fn readings_that_were_of_the_future_are_no_fault_of_today() {
+fn silent_exporters_and_nodes_without_readings_are_found_in_the_programs_words() {
     let mut facts = healthy();
-    let page = "plimsoll_extender_requests_total{verb=\"load-aware/filter\"} 1\n\
-                plimsoll_extender_refused_readings_total{cause=\"ahead\"} 3\n";
-    all_extenders(&mut facts, page);
-    assert_only(&facts, Level::Warn, "clocks", "those on the nodes now are not");
-    // In another time zone the times on nodes are its local times.
+    let silent = ("readings", ConditionState::Warning, "1 of 2 exporters do not answer");
+    say(&mut facts.annotators, "annotator-a", silent);
+    assert_only(&facts, Level::Warn, "readings", "annotator-a: readings: 1 of 2 exporters");
     let mut facts = healthy();
-    let annotations = &mut facts.nodes.as_mut().unwrap()[0].metadata.annotations;
-    annotations.insert(METRIC.to_owned(), "0.5,2026-11-26T22:00:00Z".to_owned());
-    let args = &mut workload_of(&mut facts, "annotator").spec.template.spec.containers[1].args;
-    args.push("--time-zone=Asia/Shanghai".to_owned());
-    assert_eq!(wrong(&facts), []);
-}
-
-#[test]
-fn silent_exporters_are_found() {
+    let ahead = ("readings", ConditionState::Failed, "3 readings were of the future");
+    say(&mut facts.extenders, "extender-a", ahead);
+    assert_only(&facts, Level::Fail, "readings", "of the future");
     let mut facts = healthy();
-    facts.annotators = one_annotator(annotator_page(1));
-    facts.state.as_mut().unwrap().nodes.missing = vec![1, 0];
-    assert_only(
-        &facts,
-        Level::Warn,
-        "readings",
-        "1 of 2 exporters do not answer the annotator; without a fresh reading: cp-1",
-    );
-    facts.annotators = one_annotator(annotator_page(2));
-    assert_only(&facts, Level::Fail, "readings", "2 of 2 exporters");
+    let unread = ("memory", ConditionState::Failed, "meminfo: no such file");
+    say(&mut facts.exporters, "exporter-a", unread);
+    assert_only(&facts, Level::Fail, "readings", "exporter-a: memory: meminfo");
 }
 
 #[test]
@@ -95,21 +69,4 @@ fn that_nothing_writes_readings_is_not_one_writer() {
         node.metadata.managed_fields.clear();
     }
     assert_only(&facts, Level::Unknown, "writers", "no node has a reading");
-}
-
-#[test]
-fn an_extender_that_does_not_know_the_cluster_makes_nothing_well() {
-    let mut facts = healthy();
-    facts.state.as_mut().unwrap().replica.complete = false;
-    let found = wrong(&facts);
-    let checks: Vec<_> = found.iter().map(|it| (it.0, it.1)).collect();
-    assert_eq!(checks, [(Level::Unknown, "readings"), (Level::Unknown, "cards")], "{found:#?}");
-    let mut facts = healthy();
-    facts.state.as_mut().unwrap().nodes.name.clear();
-    let found = wrong(&facts);
-    assert!(
-        found.iter().all(|it| it.0 == Level::Unknown && it.2.contains("knows no node")),
-        "{found:#?}"
-    );
-    assert_eq!(found.len(), 2, "{found:#?}");
 }

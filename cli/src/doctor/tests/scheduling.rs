@@ -42,62 +42,18 @@ fn a_configuration_that_an_upgrade_has_taken_out_is_found() {
     assert_only(&facts, Level::Fail, "kube-scheduler", "1 node offer no units: gpu-1");
 }
 
-const NO_NAMES: &str =
-    "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry";
-
-/// An event about a pod, this many seconds ago.
-fn no_names_event(ago: i64) -> Event {
-    let mut event = event("Pod", "train", "FailedScheduling", NO_NAMES);
-    event.last_timestamp = Some(now() - SignedDuration::from_secs(ago));
-    event
-}
-
-fn log_of_scheduler(text: &str) -> Read<BTreeMap<String, Read<String>>> {
-    Ok(BTreeMap::from([("kube-scheduler-cp-1".to_owned(), Ok(text.to_owned()))]))
-}
-
 #[test]
-fn whole_nodes_in_place_of_names_are_found_in_logs_and_in_events_of_calls_that_failed() {
+fn whole_nodes_in_place_of_names_are_found_as_an_extender_says() {
     let mut facts = healthy();
-    facts.scheduler_logs = log_of_scheduler(&format!("Skipping extender err=\"{NO_NAMES}\""));
-    assert_only(&facts, Level::Fail, "requests", "(log of kube-scheduler-cp-1)");
-    let mut facts = healthy();
-    facts.events = Ok(vec![no_names_event(30)]);
-    // Anyone writes an event; the extender has refused no call.
-    assert_eq!(wrong(&facts), []);
-    all_extenders(
-        &mut facts,
-        "plimsoll_extender_requests_total{verb=\"gpushare-scheduler/filter\",outcome=\"error\"} 1\n\
-         plimsoll_extender_requests_total{verb=\"gpushare-scheduler/filter\",outcome=\"ok\"} 1\n",
+    let whole = ("requests", ConditionState::Failed, "kube-scheduler sends whole nodes");
+    say(&mut facts.extenders, "extender-a", whole);
+    say(&mut facts.extenders, "extender-b", whole);
+    assert_only(
+        &facts,
+        Level::Fail,
+        "requests",
+        "extender-a, extender-b: requests: kube-scheduler",
     );
-    let place = "nodeCacheCapable is false (event of pod shop/train)";
-    assert_only(&facts, Level::Fail, "requests", place);
-    // It is from before the schedulers started, or old.
-    let started = json!([{"state": {"running": {"startedAt": "2026-11-26T13:59:45Z"}}}]);
-    facts.schedulers.as_mut().unwrap()[0].status.container_statuses = of(started);
-    assert_eq!(wrong(&facts), []);
-    facts.events = Ok(vec![no_names_event(10)]);
-    assert_only(&facts, Level::Fail, "requests", place);
-    facts.schedulers.as_mut().unwrap()[0].status.container_statuses.clear();
-    facts.events = Ok(vec![no_names_event(57 * 60)]);
-    assert_eq!(wrong(&facts), []);
-    let mut facts = healthy();
-    all_extenders(
-        &mut facts,
-        "plimsoll_extender_requests_total{verb=\"load-aware/filter\",outcome=\"error\"} 3\n\
-         plimsoll_extender_requests_total{verb=\"load-aware/prioritize\",outcome=\"ok\"} 3\n",
-    );
-    assert_only(&facts, Level::Fail, "requests", "all 6 calls of Filter failed");
-}
-
-/// With `--v=2` kube-scheduler logs its whole configuration.
-#[test]
-fn a_scheduler_that_logs_its_configuration_is_well() {
-    let mut facts = healthy();
-    facts.scheduler_logs =
-        log_of_scheduler("Using component config\n  nodeCacheCapable: true\n  urlPrefix: x\n");
-    assert_eq!(wrong(&facts), []);
-    assert_eq!(ok_text(&facts, "requests"), "14 calls answered since the start");
 }
 
 #[test]
@@ -139,21 +95,24 @@ fn a_configuration_by_hand_is_not_known_to_ask() {
 #[test]
 fn an_extender_that_is_not_called_is_found() {
     let mut facts = healthy();
-    // What asks for reports is no scheduler.
-    let reports = "plimsoll_extender_requests_total{verb=\"report\",outcome=\"ok\"} 9\n";
-    let page = format!("{reports}process_start_time_seconds 1795600000\n");
-    all_extenders(&mut facts, &page);
-    let what = "no kube-scheduler has called the extender in its";
+    let not_called = ("requests", ConditionState::Unknown, "no kube-scheduler has called");
+    say(&mut facts.extenders, "extender-a", not_called);
+    // kube-scheduler asks one of them.
+    assert_eq!(wrong(&facts), []);
+    say(&mut facts.extenders, "extender-b", not_called);
     // A cluster in which nothing is scheduled is no fault.
-    assert_only(&facts, Level::Unknown, "requests", what);
+    assert_only(&facts, Level::Unknown, "requests", "no kube-scheduler has called");
     let mut scheduled = event("Pod", "web", "Scheduled", "");
     scheduled.last_timestamp = Some(now() - SignedDuration::from_secs(60));
     scheduled.reporting_component = "another-scheduler".to_owned();
     facts.events = Ok(vec![scheduled.clone()]);
-    assert_only(&facts, Level::Unknown, "requests", what);
+    assert_only(&facts, Level::Unknown, "requests", "no kube-scheduler has called");
     scheduled.reporting_component = "default-scheduler".to_owned();
     facts.events = Ok(vec![scheduled]);
-    assert_only(&facts, Level::Fail, "requests", what);
-    all_extenders(&mut facts, "plimsoll_tls_handshake_failures_total 4\n");
-    assert_only(&facts, Level::Fail, "requests", "8 TLS handshakes failed");
+    let found = of_check(&facts, "requests");
+    assert!(
+        found
+            .iter()
+            .any(|it| it.level == Level::Fail && it.what.starts_with("pods were scheduled"))
+    );
 }

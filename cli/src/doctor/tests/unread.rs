@@ -48,6 +48,9 @@ fn unreadable() -> Vec<Taken> {
     fn no<T>() -> Read<T> {
         Err(Failure::Other("no".to_owned()))
     }
+    fn silent() -> Read<Healths> {
+        Ok(Healths { pods: BTreeMap::from([("x".to_owned(), no())]), not_asked: 0 })
+    }
     vec![
         ("now", |facts| facts.now = no()),
         ("server_version", |facts| facts.server_version = no()),
@@ -61,28 +64,19 @@ fn unreadable() -> Vec<Taken> {
             facts.pods = no();
             facts.extenders = no();
             facts.annotators = no();
-            facts.scheduler_logs = no();
+            facts.exporters = no();
+            facts.plugins = no();
             facts.rights = no();
-            facts.plugin_logs = no();
         }),
         ("nodes", |facts| facts.nodes = no()),
-        ("schedulers", |facts| {
-            facts.schedulers = no();
-            facts.scheduler_logs = no();
-        }),
-        ("scheduler_logs", |facts| facts.scheduler_logs = no()),
+        ("schedulers", |facts| facts.schedulers = no()),
         ("kubeadm_config", |facts| facts.kubeadm_config = no()),
         ("autoscaler_status", |facts| facts.autoscaler_status = no()),
         ("policy", |facts| facts.policy = no()),
-        ("extender_lease", |facts| facts.extender_lease = no()),
-        ("extenders", |facts| {
-            facts.extenders = Ok(BTreeMap::from([("x".to_owned(), no())]));
-            facts.state = no();
-        }),
-        ("annotators", |facts| {
-            facts.annotators = Ok(BTreeMap::from([("x".to_owned(), no())]));
-        }),
-        ("state", |facts| facts.state = no()),
+        ("extenders", |facts| facts.extenders = silent()),
+        ("annotators", |facts| facts.annotators = silent()),
+        ("exporters", |facts| facts.exporters = silent()),
+        ("plugins", |facts| facts.plugins = silent()),
         ("certificates", |facts| {
             facts.certificates.as_mut().unwrap()[0].end = no();
         }),
@@ -91,7 +85,6 @@ fn unreadable() -> Vec<Taken> {
         ("rights", |facts| facts.rights = no()),
         ("events", |facts| facts.events = no()),
         ("node_leases", |facts| facts.node_leases = no()),
-        ("plugin_logs", |facts| facts.plugin_logs = no()),
         ("toolkits", |facts| facts.toolkits = no()),
     ]
 }
@@ -133,73 +126,19 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
         checks.dedup();
         checks
     };
-    assert_eq!(
-        unknown("workloads"),
-        [
-            "extender",
-            "annotator",
-            "kube-scheduler",
-            "requests",
-            "autoscalers",
-            "certificate",
-            "clocks",
-            "readings",
-            "writers",
-            "policy",
-            "rights",
-            "admission",
-            "gpu-nodes",
-            "cards",
-            "unit",
-            "cdi",
-            "runtime",
-            "other-plugins",
-        ]
-    );
-    assert_eq!(
-        unknown("pods"),
-        [
-            "extender",
-            "annotator",
-            "requests",
-            "certificate",
-            "clocks",
-            "readings",
-            "writers",
-            "policy",
-            "rights",
-            "gpu-nodes",
-            "unit",
-            "versions",
-        ]
-    );
-    assert_eq!(
-        unknown("nodes"),
-        [
-            "kube-scheduler",
-            "autoscalers",
-            "clocks",
-            "writers",
-            "gpu-nodes",
-            "cdi",
-            "runtime",
-            "other-plugins",
-            "versions"
-        ]
-    );
-    assert_eq!(
-        unknown("extenders"),
-        [
-            "extender",
-            "requests",
-            "certificate",
-            "clocks",
-            "readings",
-            "policy",
-            "cards",
-            "versions"
-        ]
-    );
+    let checks = |names: &'static str| names.split(' ').collect::<Vec<_>>();
+    let by_workloads = "extender annotator kube-scheduler requests autoscalers certificate readings writers policy \
+                        rights admission gpu-nodes cards unit cdi runtime other-plugins";
+    assert_eq!(unknown("workloads"), checks(by_workloads));
+    let by_pods = "extender annotator requests certificate readings policy rights gpu-nodes cards unit cdi \
+                   other-plugins versions";
+    assert_eq!(unknown("pods"), checks(by_pods));
+    let by_nodes =
+        "kube-scheduler autoscalers writers gpu-nodes cdi runtime other-plugins versions";
+    assert_eq!(unknown("nodes"), checks(by_nodes));
+    let by_extenders = "extender requests certificate readings policy cards cdi other-plugins";
+    assert_eq!(unknown("extenders"), checks(by_extenders));
+    assert_eq!(unknown("plugins"), checks("gpu-nodes cards unit cdi other-plugins"));
 }
 
 /// Of a healthy cluster, no check lacks a fact that it did not name.
@@ -227,21 +166,19 @@ fn only(needed: &BTreeSet<Fact>) -> Facts {
     keep(needed, Fact::Pods, &mut facts.pods);
     keep(needed, Fact::Nodes, &mut facts.nodes);
     keep(needed, Fact::Schedulers, &mut facts.schedulers);
-    keep(needed, Fact::SchedulerLogs, &mut facts.scheduler_logs);
     keep(needed, Fact::KubeadmConfig, &mut facts.kubeadm_config);
     keep(needed, Fact::SecondConfig, &mut facts.second_config);
     keep(needed, Fact::AutoscalerStatus, &mut facts.autoscaler_status);
     keep(needed, Fact::Policy, &mut facts.policy);
-    keep(needed, Fact::ExtenderLease, &mut facts.extender_lease);
-    keep(needed, Fact::ExtenderMetrics, &mut facts.extenders);
-    keep(needed, Fact::AnnotatorMetrics, &mut facts.annotators);
-    keep(needed, Fact::State, &mut facts.state);
+    keep(needed, Fact::ExtenderHealth, &mut facts.extenders);
+    keep(needed, Fact::AnnotatorHealth, &mut facts.annotators);
+    keep(needed, Fact::ExporterHealth, &mut facts.exporters);
+    keep(needed, Fact::PluginHealth, &mut facts.plugins);
     keep(needed, Fact::Admission, &mut facts.policies);
     keep(needed, Fact::Admission, &mut facts.bindings);
     keep(needed, Fact::Rights, &mut facts.rights);
     keep(needed, Fact::Events, &mut facts.events);
     keep(needed, Fact::NodeLeases, &mut facts.node_leases);
-    keep(needed, Fact::PluginLogs, &mut facts.plugin_logs);
     keep(needed, Fact::Toolkits, &mut facts.toolkits);
     if !needed.contains(&Fact::Certificates) {
         facts.certificates = None;

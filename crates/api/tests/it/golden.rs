@@ -7,6 +7,7 @@ use api::claim::Claim;
 use api::decisions::Decisions;
 use api::expected_use::ExpectedUse;
 use api::explain::Explanation;
+use api::health::Health;
 use api::inspect::Inspected;
 use api::moves::Moves;
 use api::node::{AllCards, NodeDetail};
@@ -72,6 +73,12 @@ fn explain() {
     assert_eq!(text, golden!("explain"));
     let read: Explanation = serde_json::from_str(golden!("explain")).unwrap();
     assert_eq!(read, values::explanation());
+}
+
+#[test]
+fn health() {
+    assert_eq!(serde_json::to_string_pretty(&values::health()).unwrap(), golden!("health"));
+    assert_eq!(serde_json::from_str::<Health>(golden!("health")).unwrap(), values::health());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use api::cards::{Card, Cards, Closed, Isolation};
 use api::claim::{Claim, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{self, Request};
+use api::health::{Condition, ConditionState, Health};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, PolicyCheck};
@@ -219,6 +220,24 @@ fn choice() -> impl Strategy<Value = Choice> {
     })
 }
 
+fn health() -> impl Strategy<Value = Health> {
+    use ConditionState::{Failed, Ok, Unknown, Warning};
+    let state = prop::sample::select(vec![Ok, Warning, Failed, Unknown]);
+    let condition = (name(), state, name(), of(name()), time());
+    let condition = condition.prop_map(|(id, state, text, remedy, since)| Condition {
+        id,
+        state,
+        text,
+        remedy,
+        since,
+    });
+    (name(), name(), vec(condition, 0..3)).prop_map(|(program, version, conditions)| Health {
+        program,
+        version,
+        conditions,
+    })
+}
+
 fn shadow() -> impl Strategy<Value = Shadow> {
     let pod = (name(), name(), name()).prop_map(|(namespace, name, uid)| explain::Pod {
         namespace,
@@ -248,6 +267,12 @@ proptest! {
     fn a_question_is_read_back(question in question()) {
         let text = serde_json::to_string(&question).unwrap();
         prop_assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), question);
+    }
+
+    #[test]
+    fn a_healths_answer_is_read_back(health in health()) {
+        let text = serde_json::to_string(&health).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Health>(&text).unwrap(), health);
     }
 
     #[test]

@@ -68,6 +68,11 @@ fn explain() {
 }
 
 #[test]
+fn health() {
+    is_fresh::<api::health::Health>("health");
+}
+
+#[test]
 fn shadow() {
     is_fresh::<api::shadow::Shadow>("shadow");
 }

@@ -10,6 +10,7 @@ use api::explain::{
     self, Basis, CardOutcome, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation,
     Limit, LimitOutcome, Load, NodeCost, ReadingStatus, Term,
 };
+use api::health::{Condition, ConditionState, Health};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, PolicyCheck};
@@ -290,6 +291,22 @@ fn choice(rejected: u32, rejected_alone: u32, best: &[&str], best_score: Option<
         best: best.iter().take(3).map(|node| (*node).to_owned()).collect(),
         best_score,
     }
+}
+
+pub(crate) fn health() -> Health {
+    let condition = |id: &str, state, text: &str, remedy: Option<&str>| Condition {
+        id: id.to_owned(),
+        state,
+        text: text.to_owned(),
+        remedy: remedy.map(str::to_owned),
+        since: "2026-11-20T09:10:00Z".parse().unwrap(),
+    };
+    let remedy = "mend it, or go back: kubectl plimsoll policy rollback";
+    let conditions = vec![
+        condition("leader", ConditionState::Ok, "leads", None),
+        condition("policy", ConditionState::Warning, "line 3: unknown field", Some(remedy)),
+    ];
+    Health { program: "annotator".to_owned(), version: "1.2.3".to_owned(), conditions }
 }
 
 pub(crate) fn shadow() -> Shadow {

@@ -1,8 +1,8 @@
-//! The admin endpoints of a process: `/metrics`, `/livez`, `/readyz`, `/version`.
+//! The admin endpoints of a process: `/metrics`, `/livez`, `/readyz`, `/version`, `/v1/health`.
 
 mod exposition;
+mod health;
 mod process;
-mod readiness;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,8 +13,8 @@ use axum::{Json, Router};
 use serde_json::json;
 
 pub(crate) use self::exposition::text_of;
+pub use self::health::{Condition, Health, Status, few};
 pub use self::process::ProcessMetrics;
-pub use self::readiness::{Condition, Readiness};
 use crate::Context;
 
 /// The admin endpoints over a process's context.
@@ -24,6 +24,7 @@ pub fn router(context: &Context) -> Router {
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/version", get(version))
+        .route("/v1/health", get(health))
         .with_state(context.clone())
 }
 
@@ -42,16 +43,26 @@ async fn livez(State(context): State<Context>) -> (StatusCode, String) {
     }
 }
 
-/// 200 while every condition holds. A process that is stopping is not ready, so that Services send it nothing more.
+/// 200 while every gate holds. A process that is stopping is not ready, so that Services send it nothing more.
 async fn readyz(State(context): State<Context>) -> (StatusCode, String) {
-    let report = context.readiness().report();
+    let report = context.health().report();
     if context.shutdown().is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, format!("[-] stopping\n{report}"))
-    } else if context.readiness().is_ready() {
+    } else if context.health().is_ready() {
         (StatusCode::OK, report)
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, report)
     }
+}
+
+async fn health(State(context): State<Context>) -> Json<api::health::Health> {
+    context.health().refresh();
+    let program = context.program();
+    Json(api::health::Health {
+        program: program.name.to_owned(),
+        version: program.version.to_owned(),
+        conditions: context.health().conditions(),
+    })
 }
 
 async fn version(State(context): State<Context>) -> Json<serde_json::Value> {

@@ -165,7 +165,7 @@ async fn expiry(shutdown: &Shutdown, grace: Duration) {
 /// Serves until `end`, not until the program's shutdown: probes are answered during the grace.
 fn serve_admin(admin: Bound, context: &Context, end: Shutdown) -> anyhow::Result<()> {
     let listener = admin.listen()?;
-    tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez, /readyz and /version");
+    tracing::info!(address = %listener.local_addr()?, "serving /metrics, /livez, /readyz, /version and /v1/health");
     tokio::spawn(http::serve(listener, admin::router(context), Limits::admin(), end));
     Ok(())
 }

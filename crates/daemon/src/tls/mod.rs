@@ -23,8 +23,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::Context;
 use crate::follow::{Current, FileError, NamedFile, Source};
+use crate::{Context, Status};
 
 use certificate::first_end;
 use clients::Clients;
@@ -188,7 +188,19 @@ impl TlsMetrics {
     #[must_use]
     pub fn acceptor(&self, current: Current<ServerTls>, context: &Context) -> Acceptor {
         context.before_scrape(self, current.clone(), Self::set);
+        let ends = current.clone();
+        context.health().look("certificate-end", move || {
+            let tls = Arc::clone(&ends.borrow());
+            let ends = [("certificate", tls.certificate_end), ("client CA", tls.clients_end)];
+            end_status(&ends, Timestamp::now())
+        });
         Acceptor::new(current, self.failures.clone())
+    }
+
+    /// How many handshakes failed.
+    #[must_use]
+    pub fn failed_handshakes(&self) -> u64 {
+        self.failures.get()
     }
 
     /// Sets when the certificates in force end. An end that is unknown is absent.
@@ -200,6 +212,24 @@ impl TlsMetrics {
                 self.ends.with([file]).set(end.as_second());
             }
         }
+    }
+}
+
+/// Days before the end of a certificate from which it is warned of.
+const WARNED_DAYS: i64 = 30;
+
+/// Whether certificates last, by the one that ends first.
+fn end_status(ends: &[(&str, Option<Timestamp>)], now: Timestamp) -> Status {
+    const RENEW: &str = "renew its Secret: plimsoll scheduler certificates --new, or your issuer (docs/certificates.md)";
+    let known = ends.iter().filter_map(|(file, end)| Some((file, (*end)?)));
+    let Some((file, end)) = known.min_by_key(|(_, end)| *end) else {
+        return Status::unknown("no certificate tells its end", RENEW);
+    };
+    let days = (end.as_second() - now.as_second()).div_euclid(86_400);
+    match days {
+        ..0 => Status::failed(format!("the {file} in use has ended"), RENEW),
+        0..WARNED_DAYS => Status::warning(format!("the {file} in use ends in {days} days"), RENEW),
+        _ => Status::ok(format!("the {file} in use ends in {days} days")),
     }
 }
 

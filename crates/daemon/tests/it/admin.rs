@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use api::health::ConditionState;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use daemon::metrics::set_counter;
-use daemon::{Context, Program};
+use daemon::{Context, Program, Status};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
@@ -70,7 +71,7 @@ async fn a_programs_metrics_are_on_the_page_as_of_the_scrape() {
 async fn ready_only_when_every_condition_holds_and_not_while_stopping() {
     let context = Context::new(PROGRAM);
     assert_eq!(get(&context, "/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    let nodes = context.readiness().condition("nodes-listed");
+    let nodes = context.health().gate("nodes-listed");
     let waiting = get(&context, "/readyz").await;
     assert_eq!(waiting.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(waiting.body, "[-] nodes-listed: not yet\n");
@@ -80,6 +81,20 @@ async fn ready_only_when_every_condition_holds_and_not_while_stopping() {
     let stopping = get(&context, "/readyz").await;
     assert_eq!(stopping.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(stopping.body.starts_with("[-] stopping\n"));
+}
+
+#[tokio::test]
+async fn health_is_the_list_of_conditions_as_of_the_answer() {
+    let context = Context::new(PROGRAM);
+    context.health().gate("nodes-listed").set_ready();
+    context.health().look("leader", || Status::failed("no replica leads", "wait"));
+    let answer = get(&context, "/v1/health").await;
+    assert_eq!(answer.content_type, "application/json");
+    let health: api::health::Health = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!((health.program.as_str(), health.version.as_str()), ("annotator", "1.2.3"));
+    let states: Vec<_> = health.conditions.iter().map(|it| (it.id.as_str(), it.state)).collect();
+    let expected = [("leader", ConditionState::Failed), ("nodes-listed", ConditionState::Ok)];
+    assert_eq!(states, expected);
 }
 
 #[tokio::test]

@@ -327,12 +327,18 @@ impl Rig {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.context.readiness().is_ready()
+        self.context.health().is_ready()
     }
 
     /// Waits until the plugin's readiness report contains `text`.
     pub async fn not_ready(&self, text: &str) {
-        until(text, || self.context.readiness().report().contains(text)).await;
+        until(text, || self.context.health().report().contains(text)).await;
+    }
+
+    /// What is to be done about a condition.
+    pub fn remedy(&self, id: &str) -> Option<String> {
+        let conditions = self.context.health().conditions();
+        conditions.into_iter().find(|condition| condition.id == id)?.remedy
     }
 
     /// A metric's value; 0 where the page does not have it yet.

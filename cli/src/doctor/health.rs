@@ -1,0 +1,141 @@
+//! What the programs say of themselves, as findings: text and remedy are theirs.
+//!
+//! A condition belongs to the check of its id, or of the first words of its id: `policy-warnings` to `policy`. Any other
+//! belongs to its program's own check.
+
+use std::collections::BTreeMap;
+
+use api::health::{Condition, ConditionState, Health};
+
+use super::CHECKS;
+use super::facts::{PLUGIN, Read};
+use super::finding::{Findings, Level, few};
+use crate::cluster_access::EXTENDER;
+
+/// The health of a program's pods that run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Healths {
+    /// By pod.
+    pub(crate) pods: BTreeMap<String, Read<Health>>,
+    /// How many more run that were not asked.
+    pub(crate) not_asked: usize,
+}
+
+impl Healths {
+    /// The versions that the pods tell.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = &str> {
+        self.pods.values().flatten().map(|health| health.version.as_str())
+    }
+}
+
+/// The name of the check that a condition of a program belongs to.
+fn check_of(program: &str, id: &str) -> &'static str {
+    for check in &CHECKS {
+        if id.strip_prefix(check.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        {
+            return check.name;
+        }
+    }
+    match program {
+        EXTENDER => "extender",
+        "annotator" => "annotator",
+        PLUGIN => "gpu-nodes",
+        _ => "readings",
+    }
+}
+
+/// What the pods of a program say of a check.
+pub(crate) struct Told<'a> {
+    pub(crate) conditions: Vec<&'a Condition>,
+    /// Whether a pod runs, and all that run have told.
+    pub(crate) all_known: bool,
+}
+
+impl Told<'_> {
+    /// What is well, each text once.
+    pub(crate) fn well(&self) -> String {
+        let mut texts = Vec::new();
+        for Condition { state, text, .. } in &self.conditions {
+            if *state == ConditionState::Ok && text != "ready" && !texts.contains(text) {
+                texts.push(text.clone());
+            }
+        }
+        few(&texts)
+    }
+}
+
+impl Findings {
+    /// Finds what the pods of a program say of this check, and the pods that say nothing.
+    pub(crate) fn told<'a>(&mut self, program: &str, healths: &'a Read<Healths>) -> Told<'a> {
+        let (told, pods) = self.conditions(program, healths);
+        self.find_each(program, pods);
+        told
+    }
+
+    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, the others are not looked at.
+    pub(crate) fn told_by_one<'a>(
+        &mut self,
+        program: &str,
+        healths: &'a Read<Healths>,
+    ) -> Told<'a> {
+        let (told, pods) = self.conditions(program, healths);
+        if !told.conditions.iter().any(|condition| condition.state == ConditionState::Ok) {
+            self.find_each(program, pods);
+        }
+        told
+    }
+
+    /// The conditions of this check, and with their pods.
+    fn conditions<'a>(
+        &mut self,
+        program: &str,
+        healths: &'a Read<Healths>,
+    ) -> (Told<'a>, Vec<(&'a str, &'a Condition)>) {
+        let mut told = Told { conditions: Vec::new(), all_known: false };
+        let mut by_pod = Vec::new();
+        let Some(Healths { pods, not_asked }) =
+            self.read(&format!("health of {program}"), healths.as_ref())
+        else {
+            return (told, by_pod);
+        };
+        if pods.is_empty() {
+            self.unknown(
+                format!("not checked: health of {program}: no pod of it runs"),
+                format!("kubectl get pods --all-namespaces -l app.kubernetes.io/name={program}"),
+            );
+        }
+        told.all_known = !pods.is_empty() && *not_asked == 0;
+        for (pod, health) in pods {
+            match self.read(&format!("health of {pod}"), health.as_ref()) {
+                None => told.all_known = false,
+                Some(health) => {
+                    let mut own: Vec<&Condition> = health.conditions.iter().collect();
+                    own.retain(|condition| check_of(program, &condition.id) == self.check());
+                    by_pod.extend(own.iter().map(|condition| (pod.as_str(), *condition)));
+                    told.conditions.extend(own);
+                }
+            }
+        }
+        (told, by_pod)
+    }
+
+    /// A finding for each thing that is not well, with its pods.
+    fn find_each(&mut self, program: &str, conditions: Vec<(&str, &Condition)>) {
+        let mut alike: BTreeMap<(Level, &str, &str, Option<&str>), Vec<String>> = BTreeMap::new();
+        for (pod, Condition { id, state, text, remedy, .. }) in conditions {
+            let level = match state {
+                ConditionState::Ok => continue,
+                ConditionState::Unknown => Level::Unknown,
+                ConditionState::Warning => Level::Warn,
+                ConditionState::Failed => Level::Fail,
+            };
+            let of = (level, id.as_str(), text.as_str(), remedy.as_deref());
+            alike.entry(of).or_default().push(pod.to_owned());
+        }
+        for ((level, id, text, remedy), pods) in alike.into_iter().rev() {
+            let see = format!("kubectl logs --all-containers -l app.kubernetes.io/name={program}");
+            let todo = remedy.map_or(see, str::to_owned);
+            self.push(level, format!("{}: {id}: {text}", few(&pods)), Some(todo));
+        }
+    }
+}
