@@ -1,20 +1,19 @@
-//! Moves pods so that one that fits nowhere does, by `placement::gpu::fewest_moves`.
+//! Moves pods so that one that fits nowhere does, by `placement::moves::fewest_moves`.
 //!
 //! Every pod of the trace may be moved, and starts anew without loss: what is measured is what moves can gain at most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use placement::gpu::{
-    Card, CardIsolation, ChoiceRule, GpuRequest, Movable, MoveNode, NodeLedger, Wanted,
-    fewest_moves, fewest_to_leave,
-};
+use placement::gpu::{Card, CardIsolation, ChoiceRule, GpuRequest, NodeLedger};
+use placement::moves::{MoveNode, NodeIndex, PodNeeds, fewest_moves, fewest_to_leave};
+use placement::resources::{PODS, Requests};
 use placement::units::{CardId, MiB, NodeName, PodUid, Units};
 
 use super::cluster::{Cards, Node};
 use super::departures::Place;
 use super::policies::plimsoll::request;
-use super::trace::{MOST_CARDS, Trace, WHOLE};
+use super::trace::{MOST_CARDS, PodKind, Trace, WHOLE};
 
 /// Nodes for which places elsewhere are looked for, those with the fewest moves first.
 const MOST_TRIES: usize = 8;
@@ -58,18 +57,17 @@ impl<'t> Mover<'t> {
         on_node.iter_mut().for_each(|pods| pods.sort_unstable());
         let views: Vec<MoveNode> =
             (0..nodes.len()).map(|at| self.view(at, &nodes[at], &on_node[at], places)).collect();
-        let uid = PodUid::from("wanted");
-        let takes = self.takes(kind);
-        let wanted = Wanted { pod: &uid, request: &asked, takes: &takes };
-        let mut by_moves: Vec<(usize, usize, Vec<Movable>)> = Vec::new();
+        let wanted = self.needs(PodUid::from("wanted"), kind);
+        let mut by_moves: Vec<(usize, usize, Vec<PodNeeds>)> = Vec::new();
         for (at, view) in views.iter().enumerate() {
             if view.cards.accounts().len() < asked.shares().len() {
                 continue;
             }
-            let pods: Vec<Movable> =
-                on_node[at].iter().map(|pod| self.movable(*pod, places[pod].kind)).collect();
-            let all: Vec<&Movable> = pods.iter().collect();
-            match fewest_to_leave(view, wanted, &all).map(|leaving| leaving.len()) {
+            let on_it = on_node[at].iter();
+            let pods: Vec<PodNeeds> =
+                on_it.map(|pod| self.needs(uid(*pod), places[pod].kind)).collect();
+            let all: Vec<&PodNeeds> = pods.iter().collect();
+            match fewest_to_leave(view, &wanted, &all).map(|leaving| leaving.len()) {
                 Some(count) if count <= most => by_moves.push((count, at, pods)),
                 _ => {}
             }
@@ -78,7 +76,10 @@ impl<'t> Mover<'t> {
         let rule = ChoiceRule::default();
         let plans = by_moves.iter().take(MOST_TRIES);
         let plan = plans
-            .filter_map(|(_, at, pods)| fewest_moves(&views, *at, wanted, pods, &rule, |_, _| true))
+            .filter_map(|(_, at, pods)| {
+                let pods: Vec<&PodNeeds> = pods.iter().collect();
+                fewest_moves(&views, NodeIndex(*at), &wanted, &pods, &rule, |_, _| true)
+            })
             .filter(|plan| plan.moves.len() <= most)
             .min_by_key(|plan| plan.moves.len())?;
         for moved in &plan.moves {
@@ -91,21 +92,16 @@ impl<'t> Mover<'t> {
             let cards = moved.choice.iter().flat_map(|choice| &choice.cards);
             let cards: Cards = cards.fold(0, |cards, card| cards | 1 << card.index);
             let place = places.get_mut(&pod)?;
-            *place = Place { node: moved.to, cards, ..*place };
-            nodes[moved.to].put(&self.trace.kinds[place.kind], cards);
+            *place = Place { node: moved.to.0, cards, ..*place };
+            nodes[moved.to.0].put(&self.trace.kinds[place.kind], cards);
         }
         Some(plan.moves.len())
     }
 
-    /// CPU and memory.
-    fn takes(&self, kind: usize) -> Vec<f64> {
-        let kind = &self.trace.kinds[kind];
-        vec![f64::from(kind.cpu), f64::from(kind.memory)]
-    }
-
-    fn movable(&self, pod: usize, kind: usize) -> Movable {
-        let request = self.requests[kind].clone();
-        Movable { uid: uid(pod), request, takes: self.takes(kind) }
+    fn needs(&self, uid: PodUid, kind: usize) -> PodNeeds {
+        let PodKind { cpu, memory, .. } = &self.trace.kinds[kind];
+        let takes = amounts(f64::from(*cpu), f64::from(*memory));
+        PodNeeds::new(uid, self.requests[kind].clone(), takes)
     }
 
     fn view(
@@ -154,12 +150,19 @@ impl<'t> Mover<'t> {
         let mut ledger = NodeLedger::default();
         ledger.set_cards(cards.collect());
         ledger.set_cpu(Some(u64::from(node.room.cpu)));
+        let mut free = amounts(f64::from(node.room.cpu), f64::from(node.memory));
+        // The trace counts no places for pods.
+        free.insert(PODS.to_owned(), f64::INFINITY);
         MoveNode {
             name: NodeName::from(format!("{at:05}")),
             cards: Arc::clone(ledger.read()),
-            free: vec![f64::from(node.room.cpu), f64::from(node.memory)],
+            free: Some(free),
         }
     }
+}
+
+fn amounts(cpu: f64, memory: f64) -> Requests {
+    [("cpu".to_owned(), cpu), ("memory".to_owned(), memory)].into()
 }
 
 fn uid(pod: usize) -> PodUid {
