@@ -112,7 +112,7 @@ fn why(reason: StayReason) -> &'static str {
         StayReason::Volume => "a persistent volume, which may be bound to the node",
         StayReason::HostPort => "a port of the node",
         StayReason::OtherPods => "rules about other pods (affinity, topology spread)",
-        StayReason::NodeRules => "rules about nodes that cannot be checked (Gt, Lt, fields)",
+        StayReason::NodeRules => "rules about nodes that cannot be checked",
         StayReason::ResourceClaims => "resource claims",
         StayReason::Request => "a request that cannot be read",
         StayReason::Ending => "ending",

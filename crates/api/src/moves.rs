@@ -1,6 +1,7 @@
 //! The answer of `GET /v1/moves`: which pods to move so that a shape finds cards on one node.
 
 use jiff::Timestamp;
+pub use placement::moves::StayReason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -82,46 +83,4 @@ pub struct Staying {
     pub reason: StayReason,
     /// How many.
     pub pods: u32,
-}
-
-/// Why a pod is not moved.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "camelCase")]
-pub enum StayReason {
-    /// No controller would make a successor.
-    NoController,
-    /// A DaemonSet's pod belongs to its node.
-    DaemonSet,
-    /// A Job would begin anew, and what another controller does is not known; the annotation `safe-to-evict` allows it.
-    Controller,
-    /// Its annotation `cluster-autoscaler.kubernetes.io/safe-to-evict` is `"false"`.
-    Annotation,
-    /// It has a persistent volume.
-    Volume,
-    /// It takes a port of its node.
-    HostPort,
-    /// It requires other pods near it, or not near it.
-    OtherPods,
-    /// Its rules about nodes cannot be checked.
-    NodeRules,
-    /// It has claims of dynamic resource allocation.
-    ResourceClaims,
-    /// What it asks for cannot be read.
-    Request,
-    /// It is ending.
-    Ending,
-    /// PodDisruptionBudgets allow no eviction of it, or several cover it.
-    Budget,
-    /// It is as important as the pod that needs the room, or more.
-    Priority,
-    /// A pod of its workload was moved a short time ago.
-    Moved,
-    /// It is a client of NVIDIA's MPS beside others, and nothing terminates it before it is killed: a kill with work in
-    /// flight would end the others.
-    MpsClient,
-    /// Any other reason, of a newer version.
-    #[serde(other)]
-    Other,
 }

@@ -5,17 +5,17 @@
 //!
 //! Invariant: of a namespace whose budgets are not known, each pod is taken as covered by one that allows no eviction.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::Client;
 use kube::api::{ListParams, Request};
-use kube::core::{Selector, SelectorExt};
+use placement::moves::{Covering, Labelled};
 use placement::names::is_of_label;
+use placement::selector::{Requirement, Requirements};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
@@ -53,15 +53,6 @@ const MAX_BYTES: usize = 64 << 10;
 /// Labels of a pod that are kept until the budgets are read, and their bytes.
 const MAX_LABELS: (usize, usize) = (64, 4 << 10);
 
-/// A budget that covers a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Covering {
-    /// Its place among the budgets.
-    pub budget: usize,
-    /// How many evictions it allows now.
-    pub allowed: i64,
-}
-
 /// The budgets of the namespaces that were read so far.
 #[derive(Debug, Default)]
 pub struct Budgets {
@@ -88,40 +79,20 @@ struct Budget {
 #[derive(Debug)]
 enum Covered {
     None,
-    Matching(Selector),
+    Matching(Requirements),
     /// Its selector is too long or cannot be read, so it may cover any.
     All,
 }
 
 /// What budgets and other pods' rules look at in a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Labelled {
-    namespace: String,
-    name: String,
-    /// `None` for more than are kept.
-    labels: Option<BTreeMap<String, String>>,
-}
-
-impl Labelled {
-    pub(crate) fn new(pod: &Pod) -> Self {
-        let labels = pod.metadata.object.labels.as_ref();
-        let bytes: usize =
-            labels.into_iter().flatten().map(|(key, text)| key.len() + text.len()).sum();
-        let fits = labels.is_none_or(|all| all.len() <= MAX_LABELS.0) && bytes <= MAX_LABELS.1;
-        Self {
-            namespace: pod.namespace().to_owned(),
-            name: pod.name().to_owned(),
-            labels: fits.then(|| labels.cloned().unwrap_or_default()),
-        }
-    }
-
-    pub(crate) fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    /// `None` for more than are kept.
-    pub(crate) fn labels(&self) -> Option<&BTreeMap<String, String>> {
-        self.labels.as_ref()
+pub(crate) fn labelled(pod: &Pod) -> Labelled {
+    let labels = pod.metadata.object.labels.as_ref();
+    let bytes: usize = labels.into_iter().flatten().map(|(key, text)| key.len() + text.len()).sum();
+    let fits = labels.is_none_or(|all| all.len() <= MAX_LABELS.0) && bytes <= MAX_LABELS.1;
+    Labelled {
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
+        labels: fits.then(|| labels.cloned().unwrap_or_default()),
     }
 }
 
@@ -168,8 +139,8 @@ impl Budgets {
     }
 
     /// The budgets that cover a pod.
-    pub(crate) fn covering(&self, pod: &Labelled) -> Vec<Covering> {
-        match self.of.get(pod.namespace()) {
+    pub fn covering(&self, pod: &Labelled) -> Vec<Covering> {
+        match self.of.get(&pod.namespace) {
             Some(Some(budgets)) => budgets
                 .iter()
                 .filter(|budget| budget.covers(pod))
@@ -179,22 +150,6 @@ impl Budgets {
             Some(None) | None => vec![Covering { budget: usize::MAX, allowed: 0 }],
         }
     }
-}
-
-/// Whether each pod's eviction is more than a budget allows, after those before it, by the budgets that cover each.
-pub fn beyond_budgets<'c>(pods: impl Iterator<Item = &'c [Covering]>) -> Vec<bool> {
-    let mut used: BTreeMap<usize, i64> = BTreeMap::new();
-    pods.map(|covering| {
-        let mut beyond = false;
-        // Each budget counts every pod that it covers, also where another allows none.
-        for Covering { budget, allowed } in covering {
-            let count = used.entry(*budget).or_default();
-            *count += 1;
-            beyond |= *count > *allowed;
-        }
-        beyond
-    })
-    .collect()
 }
 
 /// Why the budgets of a namespace are not known.
@@ -265,16 +220,15 @@ impl Covered {
             return Self::All;
         }
         let SelectorObject { match_labels, match_expressions } = selector;
-        let requirement = |Expression { key, operator, values }| LabelSelectorRequirement {
-            key,
-            operator,
-            values: (!values.kept.is_empty()).then_some(values.kept),
-        };
-        let selector = LabelSelector {
-            match_labels: Some(match_labels.kept.into_iter().collect()),
-            match_expressions: Some(match_expressions.kept.into_iter().map(requirement).collect()),
-        };
-        Selector::try_from(selector).map_or(Self::None, Self::Matching)
+        let mut all = Vec::new();
+        for (key, value) in match_labels.kept {
+            all.push(Requirement::is(key, value));
+        }
+        for Expression { key, operator, values } in match_expressions.kept {
+            all.push(Requirement::new(key, &operator, values.kept));
+        }
+        let selector = Requirements(all);
+        if selector.are_known() { Self::Matching(selector) } else { Self::None }
     }
 }
 
@@ -285,7 +239,7 @@ impl Budget {
         let is_covered = !labels.is_empty()
             && match &self.covered {
                 Covered::None => false,
-                Covered::Matching(selector) => selector.matches(labels),
+                Covered::Matching(selector) => selector.match_labels(labels),
                 Covered::All => true,
             };
         is_covered && !self.disrupted.contains(&pod.name)
@@ -469,6 +423,8 @@ impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for Reader<Entries<T
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use serde_json::{Value, json};
 
@@ -489,7 +445,7 @@ mod tests {
 
     fn pod(labels: &Value) -> Labelled {
         let pod = json!({ "metadata": { "name": "p", "namespace": "ml", "labels": labels } });
-        Labelled::new(&serde_json::from_value(pod).unwrap())
+        labelled(&serde_json::from_value(pod).unwrap())
     }
 
     /// How many evictions of the pod each budget of its namespace allows that covers it.

@@ -40,7 +40,7 @@ mod taint;
 mod watch;
 
 pub use bind::{BindOutcome, Binding, bind, get_pod, get_pod_and_text};
-pub use budget::{Budgets, Covering, beyond_budgets};
+pub use budget::Budgets;
 pub use call::CallError;
 pub use client::{ClientError, ServerPlace, client, client_and_place};
 pub use config_map::{ConfigMapFacts, write_config_map};
@@ -50,7 +50,7 @@ pub use evict::{EvictOutcome, evict, try_evict};
 pub use gpu::{ClaimError, MAX_ANNOTATION_BYTES, claim_annotations, no_claim, wire_closed};
 pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
-pub use moves::{Applicant, NodeRoom, Resident, Stays, applicant, residents};
+pub use moves::{applicant, controller, read_node};
 pub use node::{ExporterError, Node, NodeFacts, exporter_address};
 pub use node_metrics::{NodeUse, list_node_uses};
 pub use object::objects_read_in_part;

@@ -8,17 +8,17 @@ use jiff::Timestamp;
 use placement::demand::{PerDemand, RateError};
 use placement::gpu::{Card, Isolation, MeasuredMemory};
 use placement::names::{self, Names};
+use placement::node_rules::{NodeTaint, NodeTraits};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
 use placement::resources::PerResource;
 use placement::units::{MetricName, NodeName};
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::gpu;
 use crate::meta::{Meta, core_resource, null_is_default};
 use crate::pod::thousandths;
 use crate::quantity::{Quantities, amounts};
-use crate::taint::{NodeTaints, Toleration, repel_pod};
+use crate::taint::NodeTaints;
 
 /// The parts of a v1 Node that are read here.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -157,28 +157,25 @@ impl Node {
         &self.status.allocatable
     }
 
-    /// Its labels.
-    pub(crate) fn labels(&self) -> &BTreeMap<String, String> {
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        self.metadata.object.labels.as_ref().unwrap_or(&NONE)
-    }
-
     /// Whether its kubelet reports that it is ready.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready() == Some(true)
     }
 
-    /// Whether a pod with these tolerations may not be placed here: by a taint, or since it is cordoned, which
-    /// kube-scheduler takes for a taint too, or since not all of the Node could be read.
-    pub(crate) fn keeps_out(&self, tolerations: &[Toleration]) -> bool {
-        if !self.metadata.lost.is_empty() {
-            return true;
+    /// Whether all of it could be read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.metadata.lost.is_empty()
+    }
+
+    /// The node, as pods' rules see it. A taint that cannot be read keeps pods out.
+    pub(crate) fn traits(&self) -> NodeTraits {
+        let mut taints = Vec::new();
+        for taint in &self.spec.taints {
+            taints.push(NodeTaint::deserialize(taint).unwrap_or_else(|_| NodeTaint::cordon()));
         }
-        let cordon = self
-            .spec
-            .unschedulable
-            .then(|| json!({ "key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule" }));
-        repel_pod(self.spec.taints.iter().chain(&cordon), tolerations)
+        taints.extend(self.spec.unschedulable.then(NodeTaint::cordon));
+        let labels = self.metadata.object.labels.clone().unwrap_or_default();
+        NodeTraits { name: self.name().to_string(), labels, taints }
     }
 
     /// The Node's name; empty where the object has none.

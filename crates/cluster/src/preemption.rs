@@ -11,11 +11,13 @@ use jiff::Timestamp;
 use kube::api::{GetParams, ListParams, Request};
 use kube::{Client, Resource as _};
 use placement::gpu::{Evictable, Shortfall};
+use placement::moves::{Covering, Labelled, beyond_budgets};
 use placement::names::Names;
+use placement::node_rules::NodeRules;
 use placement::units::PodUid;
 
 use crate::answer::{OF_A_NODE, PAGE, each, object};
-use crate::budget::{Budgets, Covering, Labelled, beyond_budgets};
+use crate::budget::{Budgets, labelled};
 use crate::call::{CallError, within};
 use crate::event::PodReference;
 use crate::node::Node;
@@ -83,7 +85,7 @@ pub async fn node_pods<'p>(
 impl NodePods<'_> {
     /// The namespaces of the pods that could be evicted.
     pub fn namespaces(&self) -> impl Iterator<Item = &str> {
-        self.room.standing.iter().filter_map(|pod| Some(pod.labelled.as_ref()?.namespace()))
+        self.room.standing.iter().filter_map(|pod| Some(pod.labelled.as_ref()?.namespace.as_str()))
     }
 
     /// The pods that could be preempted, and what has to be freed.
@@ -148,7 +150,7 @@ impl<'p> Room<'p> {
             priority: other.priority(),
             started_at: other.started_at(),
             holds,
-            labelled: may_go.then(|| Labelled::new(other)),
+            labelled: may_go.then(|| labelled(other)),
         });
     }
 
@@ -171,7 +173,11 @@ impl<'p> Room<'p> {
 
     fn occupants(self, node: &Node, budgets: &Budgets) -> Occupants {
         let shortfall = self.shortfall(node);
-        let keeps_out = self.has_unread_pod || node.keeps_out(self.pod.tolerations());
+        // kube-scheduler has looked at its other rules.
+        let tolerations = self.pod.tolerations().to_vec();
+        let rules = NodeRules { tolerations, ..NodeRules::default() };
+        let keeps_out =
+            self.has_unread_pod || !node.is_whole() || rules.untolerated(&node.traits()).is_some();
         let mut lower = self.standing;
         lower.retain(|other| other.labelled.is_some());
         // As kube-scheduler does: the most important pods use a budget up first.

@@ -6,10 +6,7 @@
 //! another version it fails with [`CallError::Conflict`](crate::CallError::Conflict).
 
 use placement::taint::VALUE;
-use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::meta::null_is_default;
 
 /// The key of Cluster Autoscaler's taint `PreferNoSchedule` on such Nodes.
 const DELETION_CANDIDATE: &str = "DeletionCandidateOfClusterAutoscaler";
@@ -101,46 +98,6 @@ impl NodeTaints {
     }
 }
 
-/// A pod's toleration: the taints that do not keep it off a node.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Toleration {
-    #[serde(deserialize_with = "null_is_default")]
-    key: String,
-    #[serde(deserialize_with = "null_is_default")]
-    operator: String,
-    #[serde(deserialize_with = "null_is_default")]
-    value: String,
-    #[serde(deserialize_with = "null_is_default")]
-    effect: String,
-}
-
-impl Toleration {
-    /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, except that the operators that compare numbers
-    /// tolerate nothing here.
-    fn tolerates(&self, taint: &Value) -> bool {
-        let value = taint["value"].as_str().unwrap_or_default();
-        (self.effect.is_empty() || taint["effect"] == self.effect)
-            && (self.key.is_empty() || taint["key"] == self.key)
-            && match self.operator.as_str() {
-                "" | "Equal" => self.value == value,
-                "Exists" => true,
-                _ => false,
-            }
-    }
-}
-
-/// Whether one of a node's taints keeps a pod with these tolerations off the node.
-pub(crate) fn repel_pod<'t>(
-    mut taints: impl Iterator<Item = &'t Value>,
-    tolerations: &[Toleration],
-) -> bool {
-    taints.any(|taint| {
-        let is_hard = ["NoSchedule", "NoExecute"].iter().any(|effect| taint["effect"] == *effect);
-        is_hard && !tolerations.iter().any(|toleration| toleration.tolerates(taint))
-    })
-}
-
 fn is_ours(taint: &Value) -> bool {
     taint["value"] == VALUE
 }
@@ -152,40 +109,6 @@ fn has_key_and_effect(taint: &Value, wanted: &Taint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn is_out(taint: Value, tolerations: Value) -> bool {
-        let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
-        repel_pod([taint].iter(), &tolerations)
-    }
-
-    fn gpu_taint(effect: &str) -> Value {
-        json!({ "key": "gpu", "value": "a10", "effect": effect })
-    }
-
-    #[test]
-    fn a_hard_taint_that_no_toleration_covers_keeps_a_pod_out() {
-        for (effect, out) in
-            [("NoSchedule", true), ("NoExecute", true), ("PreferNoSchedule", false)]
-        {
-            assert_eq!(is_out(gpu_taint(effect), json!([])), out, "{effect}");
-        }
-        for (toleration, out) in [
-            (json!({ "key": "gpu", "value": "a10" }), false),
-            (
-                json!({ "key": "gpu", "operator": "Equal", "value": "a10", "effect": "NoSchedule" }),
-                false,
-            ),
-            (json!({ "key": "gpu", "operator": "Exists" }), false),
-            (json!({ "operator": "Exists", "key": null, "effect": null }), false),
-            (json!({ "key": "gpu", "value": "h100" }), true),
-            (json!({ "key": "gpu" }), true),
-            (json!({ "key": "cpu", "operator": "Exists" }), true),
-            (json!({ "key": "gpu", "operator": "Exists", "effect": "NoExecute" }), true),
-            (json!({ "key": "gpu", "operator": "Gt", "value": "1" }), true),
-        ] {
-            assert_eq!(is_out(gpu_taint("NoSchedule"), json!([toleration])), out, "{toleration}");
-        }
-    }
 
     fn taint(key: &str, effect: TaintEffect) -> Taint {
         Taint { key: key.to_owned(), effect }

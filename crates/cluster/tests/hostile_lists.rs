@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Budgets, Client, Pod, ServicePort};
 use placement::names::Names;
+use placement::resources::Amounts;
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -199,7 +200,7 @@ async fn whatever_others_write_a_list_costs_little_memory_and_has_an_end() {
         .await;
         assert!(read.is_err() && more < 32 * MIB, "{what}: {read:?}");
         let (read, more) = measured(&format!("{what}, for moves"), served(), async |client| {
-            cluster::residents(&client, "n", &names, |_| (), LIMIT).await.map(drop)
+            cluster::read_node(&client, "n", &names, |_| Amounts::default(), LIMIT).await.map(drop)
         })
         .await;
         assert!(read.is_err() && more < 32 * MIB, "{what}: {read:?}");

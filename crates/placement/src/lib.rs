@@ -13,6 +13,8 @@
 //! * [`workload`]: which pods belong to one workload.
 //! * [`learning`]: what the pods of each workload use.
 //! * [`selector`]: labels, and which objects they select.
+//! * [`node_rules`]: taints, node selectors and node affinity.
+//! * [`moves`]: which pods go to other nodes so that a GPU pod fits.
 //! * [`shares`]: bounded tables in which each namespace has a share.
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`publish`]: when a node's readings are written.
@@ -34,7 +36,9 @@ pub mod estimate;
 pub mod gpu;
 pub mod learning;
 pub mod load;
+pub mod moves;
 pub mod names;
+pub mod node_rules;
 pub mod policy;
 pub mod publish;
 pub mod quantity;

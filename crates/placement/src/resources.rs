@@ -1,4 +1,76 @@
-//! CPU and memory: what pods request and use, and what nodes have.
+//! What pods request and use, and what nodes have: CPU and memory, and all resources by name.
+
+use std::collections::BTreeMap;
+
+/// Amounts by the resource's name: cores, bytes or numbers.
+pub type Requests = BTreeMap<String, f64>;
+
+/// A node's places for pods, as a resource. Each pod takes one.
+pub const PODS: &str = "pods";
+
+/// The part of an amount by which sums of decimal fractions may be off.
+const ROUNDING: f64 = 1e-9;
+
+/// What a pod requests at its peak, as kube-scheduler counts it: the larger of the sum over app containers and
+/// sidecars, and of an init container plus the sidecars before it. `init` says of each whether it is a sidecar.
+pub fn peak_requests(
+    init: impl IntoIterator<Item = (Requests, bool)>,
+    apps: impl IntoIterator<Item = Requests>,
+) -> Requests {
+    let mut steady = Requests::new();
+    let mut peak = Requests::new();
+    for (mut requests, is_sidecar) in init {
+        if is_sidecar {
+            add(&mut steady, &requests);
+            requests = steady.clone();
+        } else {
+            add(&mut requests, &steady);
+        }
+        raise(&mut peak, requests);
+    }
+    for requests in apps {
+        add(&mut steady, &requests);
+    }
+    raise(&mut peak, steady);
+    peak
+}
+
+/// Makes each amount at least as large as in `least`.
+fn raise(amounts: &mut Requests, least: Requests) {
+    for (resource, least) in least {
+        let amount = amounts.entry(resource).or_default();
+        *amount = amount.max(least);
+    }
+}
+
+/// Adds `more` to amounts.
+pub fn add(amounts: &mut Requests, more: &Requests) {
+    for (resource, more) in more {
+        *amounts.entry(resource.clone()).or_default() += more;
+    }
+}
+
+/// Takes `less` off amounts, which may become negative.
+pub fn subtract(amounts: &mut Requests, less: &Requests) {
+    for (resource, less) in less {
+        *amounts.entry(resource.clone()).or_default() -= less;
+    }
+}
+
+/// What of `wanted` is not free, of each resource of which too little is. A resource that is not named has nothing
+/// free; one that is not wanted may be overdrawn.
+pub fn missing(wanted: &Requests, free: &Requests) -> Requests {
+    let mut missing = Requests::new();
+    for (resource, wanted) in wanted {
+        let free = free.get(resource).copied().unwrap_or_default();
+        // Less by what rounding can add.
+        let lacks = wanted - free - ROUNDING * (wanted + free.abs());
+        if *wanted > 0.0 && lacks > 0.0 {
+            missing.insert(resource.clone(), lacks);
+        }
+    }
+    missing
+}
 
 /// A resource whose load is measured and whose use by a pod is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,8 +1,10 @@
-//! Label selectors in the text form of `kubectl --selector`, and whether labels match.
+//! Label selectors, in the text form of `kubectl --selector` and in the form that objects have, and whether labels match.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+
+use serde::Deserialize;
 
 /// An object's labels.
 pub type Labels = BTreeMap<String, String>;
@@ -26,8 +28,10 @@ pub struct LabelSelector {
     requirements: Vec<Requirement>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Requirement {
+/// What is required of one label, or of one field.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "WrittenRequirement")]
+pub struct Requirement {
     key: String,
     operator: Operator,
 }
@@ -39,6 +43,68 @@ enum Operator {
     In(Vec<String>),
     /// A label that is absent matches too, as in Kubernetes.
     NotIn(Vec<String>),
+    Above(i64),
+    Below(i64),
+    /// Another, or one with values that it does not take. It matches nothing.
+    Unknown,
+}
+
+/// A requirement as objects have it.
+#[derive(Deserialize)]
+struct WrittenRequirement {
+    key: Option<String>,
+    operator: Option<String>,
+    values: Option<Vec<String>>,
+}
+
+impl From<WrittenRequirement> for Requirement {
+    fn from(it: WrittenRequirement) -> Self {
+        let (key, values) = (it.key.unwrap_or_default(), it.values.unwrap_or_default());
+        Self::new(key, it.operator.as_deref().unwrap_or_default(), values)
+    }
+}
+
+/// A label selector as objects have it: the requirements of which all have to be met.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "WrittenSelector")]
+pub struct Requirements(pub Vec<Requirement>);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenSelector {
+    match_labels: Option<Labels>,
+    match_expressions: Option<Vec<Requirement>>,
+}
+
+impl From<WrittenSelector> for Requirements {
+    fn from(it: WrittenSelector) -> Self {
+        let mut all = it.match_expressions.unwrap_or_default();
+        for (key, value) in it.match_labels.into_iter().flatten() {
+            all.push(Requirement::is(key, value));
+        }
+        Self(all)
+    }
+}
+
+impl Requirements {
+    /// Whether each can be checked.
+    pub fn are_known(&self) -> bool {
+        self.0.iter().all(Requirement::is_known)
+    }
+
+    /// Whether an object with these labels meets all of them.
+    pub fn match_labels(&self, labels: &Labels) -> bool {
+        self.0.iter().all(|requirement| requirement.matches(labels))
+    }
+
+    /// How many there are, and values of them.
+    pub fn size(&self) -> usize {
+        let values = |it: &Requirement| match &it.operator {
+            Operator::In(values) | Operator::NotIn(values) => values.len(),
+            _ => 0,
+        };
+        self.0.iter().map(|requirement| 1 + values(requirement)).sum()
+    }
 }
 
 /// Why a text is no label selector.
@@ -64,13 +130,63 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    fn matches(&self, labels: &Labels) -> bool {
-        let value = labels.get(&self.key);
+    /// A requirement as objects have it.
+    #[must_use]
+    pub fn new(key: String, operator: &str, values: Vec<String>) -> Self {
+        let bound = match values.as_slice() {
+            [value] => value.parse().ok(),
+            _ => None,
+        };
+        let operator = match (operator, bound) {
+            ("Exists", _) => Operator::Present,
+            ("DoesNotExist", _) => Operator::Absent,
+            ("In", _) if !values.is_empty() => Operator::In(values),
+            ("NotIn", _) if !values.is_empty() => Operator::NotIn(values),
+            ("Gt", Some(bound)) => Operator::Above(bound),
+            ("Lt", Some(bound)) => Operator::Below(bound),
+            _ => Operator::Unknown,
+        };
+        Self { key, operator }
+    }
+
+    /// That a label has this value.
+    #[must_use]
+    pub fn is(key: String, value: String) -> Self {
+        Self { key, operator: Operator::In(vec![value]) }
+    }
+
+    /// The key of the label or field.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Whether it can be checked.
+    pub fn is_known(&self) -> bool {
+        self.operator != Operator::Unknown
+    }
+
+    /// Whether it is about a value that must be one of several.
+    pub(crate) fn is_in(&self) -> bool {
+        matches!(self.operator, Operator::In(_))
+    }
+
+    /// Whether labels meet it.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.is_met_by(labels.get(&self.key).map(String::as_str))
+    }
+
+    /// Whether a value meets it; `None` where the label is absent.
+    pub(crate) fn is_met_by(&self, value: Option<&str>) -> bool {
+        let is_one_of = |values: &[String]| values.iter().any(|it| Some(it.as_str()) == value);
+        let number = || value?.parse::<i64>().ok();
         match &self.operator {
             Operator::Present => value.is_some(),
             Operator::Absent => value.is_none(),
-            Operator::In(values) => value.is_some_and(|value| values.contains(value)),
-            Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            Operator::In(values) => is_one_of(values),
+            Operator::NotIn(values) => !is_one_of(values),
+            Operator::Above(bound) => number().is_some_and(|number| number > *bound),
+            Operator::Below(bound) => number().is_some_and(|number| number < *bound),
+            Operator::Unknown => false,
         }
     }
 }

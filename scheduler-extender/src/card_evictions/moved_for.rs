@@ -7,12 +7,12 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use cluster::Pod;
+use cluster::{Pod, controller};
 use placement::load::ResolvedPolicy;
+use placement::moves::Controller;
 use placement::shares::SharedTable;
 use placement::units::PodUid;
 
-use crate::moves::Workload;
 use crate::tables::Table;
 use crate::view::Snapshot;
 
@@ -22,7 +22,7 @@ pub(crate) struct MovedFor(SharedTable<Beneficiary, Attempt>);
 /// A pod, or all of its workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Beneficiary {
-    Workload(Workload),
+    Workload(Controller),
     Pod(PodUid),
 }
 
@@ -69,13 +69,7 @@ impl MovedFor {
 
 impl Beneficiary {
     fn of(pod: &Pod) -> Self {
-        match pod.controller() {
-            Some((kind, name)) => Self::Workload(Workload {
-                namespace: Arc::from(pod.namespace()),
-                name: format!("{kind}/{name}"),
-            }),
-            None => Self::Pod(pod.uid()),
-        }
+        controller(pod).map_or_else(|| Self::Pod(pod.uid()), Self::Workload)
     }
 }
 

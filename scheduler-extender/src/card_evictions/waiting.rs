@@ -11,6 +11,7 @@ use placement::shares::SharedTable;
 use placement::units::{CardId, NodeName, PodUid};
 use tokio::time::Instant;
 
+use super::reports::Report;
 use crate::tables::Table;
 use crate::view::{GpuPodId, View};
 
@@ -30,13 +31,6 @@ const REPORT_MAX_AGE: Duration = Duration::from_secs(6 * 60);
 
 /// Pods at most that are left out for one waiting pod, since their eviction was refused.
 const MAX_LEFT_OUT: usize = 256;
-
-/// Filter's report of a pod.
-pub(super) struct Report {
-    pub(super) pod: PodReference,
-    pub(super) priority: i32,
-    pub(super) nodes: Vec<NodeName>,
-}
 
 /// A pod that waits for a card.
 pub(super) struct PodWithoutCard {

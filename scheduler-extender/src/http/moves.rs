@@ -4,19 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use api::moves::{Move, Moves, Proposal, Shape, StayReason, Staying};
+use api::moves::{Move, Moves, Proposal, Shape, Staying};
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
-use cluster::{Applicant, Pod, Stays};
-use jiff::SignedDuration;
 use placement::gpu::GpuRequest;
-use placement::units::{Cores, Units};
+use placement::moves::{self, Found, PodNeeds, ProposedMove};
+use placement::units::{Cores, PodUid, Units};
 
 use super::{Answer, timed};
 use crate::Extender;
-use crate::decisions::DecidedPod;
-use crate::moves::{self, MoveSearch, MovesFor, Search};
-use crate::view::PodEstimates;
+use crate::moves::MoveSearch;
 
 pub(super) const PATH: &str = "/v1/moves";
 
@@ -41,25 +38,19 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
         client: extender.binder.client(),
         names: &decider.names,
         left_out: &BTreeSet::new(),
-        moved: &BTreeSet::new(),
+        moved: BTreeSet::new(),
     };
-    let decided = DecidedPod::new(&Pod::default(), PodEstimates::default(), SignedDuration::ZERO);
-    let pod = MovesFor {
-        decided: &decided,
-        request: &request,
-        applicant: &Applicant::of_cards(&decider.names, request.peak().0),
-        priority: asked.priority,
-    };
-    let found = match search.run(&pod, now).await {
+    let takes = [(decider.names.gpu_resource().to_owned(), f64::from(request.peak().0))];
+    let needs = PodNeeds::new(PodUid::from(""), Some(request), takes.into());
+    let found = match search.run(&needs, asked.priority, now).await {
         Ok(found) => found,
         Err(error) => return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error),
     };
     tracing::debug!(seconds = start.elapsed().as_secs_f64(), "searched for moves");
-    let Search { proposal, nodes, stays } = found;
+    let Found { proposal, nodes, stays } = found;
     let mut staying = Vec::new();
-    for (why, pods) in stays {
-        let pods = u32::try_from(pods).unwrap_or(u32::MAX);
-        staying.push(Staying { reason: reason(why), pods });
+    for (reason, pods) in stays {
+        staying.push(Staying { reason, pods: u32::try_from(pods).unwrap_or(u32::MAX) });
     }
     Answer::new(
         "ok",
@@ -107,10 +98,10 @@ fn request(asked: &Shape) -> Result<GpuRequest, String> {
 }
 
 fn wire(proposal: moves::Proposal) -> Proposal {
-    let wire_move = |proposed: moves::ProposedMove| Move {
-        namespace: proposed.pod.namespace,
-        name: proposed.pod.name,
-        workload: proposed.workload.map(|workload| workload.name).unwrap_or_default(),
+    let wire_move = |proposed: ProposedMove| Move {
+        namespace: proposed.namespace,
+        name: proposed.name,
+        workload: proposed.controller.map(|controller| controller.name).unwrap_or_default(),
         priority: proposed.priority,
         units: proposed.units,
         from_cards: proposed.from,
@@ -118,27 +109,7 @@ fn wire(proposal: moves::Proposal) -> Proposal {
         to_cards: proposed.to_cards,
     };
     let moves = proposal.moves.into_iter().map(wire_move).collect();
-    Proposal { node: proposal.node.to_string(), cards: proposal.indices, moves }
-}
-
-fn reason(why: Stays) -> StayReason {
-    match why {
-        Stays::NoController => StayReason::NoController,
-        Stays::DaemonSet => StayReason::DaemonSet,
-        Stays::Controller => StayReason::Controller,
-        Stays::Annotation => StayReason::Annotation,
-        Stays::Volume => StayReason::Volume,
-        Stays::HostPort => StayReason::HostPort,
-        Stays::OtherPods => StayReason::OtherPods,
-        Stays::NodeRules => StayReason::NodeRules,
-        Stays::ResourceClaims => StayReason::ResourceClaims,
-        Stays::Request => StayReason::Request,
-        Stays::Ending => StayReason::Ending,
-        Stays::Budget => StayReason::Budget,
-        Stays::Priority => StayReason::Priority,
-        Stays::Moved => StayReason::Moved,
-        Stays::MpsClient => StayReason::MpsClient,
-    }
+    Proposal { node: proposal.node.to_string(), cards: proposal.choice.indices(), moves }
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ mod read;
 use std::collections::BTreeSet;
 use std::iter::zip;
 
-use cluster::{Client, Occupants, Pod, PodReference, beyond_budgets};
+use cluster::{Client, Occupants, Pod, PodReference};
 use placement::gpu::{
-    Candidates, ChoiceRule, Evictable, GpuRequest, NodeCards, Shortfall, Victims, victims,
+    Candidates, ChoiceRule, Evictable, GpuRequest, NodeCards, Victims, fewest_on_cards, victims,
 };
+use placement::moves::beyond_budgets;
 use placement::names::Names;
 use placement::units::{CardId, NodeName, PodUid};
 
@@ -144,25 +145,6 @@ impl VictimSearch<'_> {
     ) -> Option<Victims> {
         victims(cards, &self.pod.uid(), self.request, from, rule)
     }
-}
-
-/// How many pods would have to go from a node's cards so that `pod` fits, if any could. `None` where it does not fit
-/// without all of them.
-pub(crate) fn fewest_on_cards(
-    cards: &NodeCards,
-    pod: &PodUid,
-    request: &GpuRequest,
-    rule: &ChoiceRule,
-) -> Option<usize> {
-    let mut pods: BTreeSet<&PodUid> = BTreeSet::new();
-    for account in cards.accounts() {
-        pods.extend(account.charges.iter().map(|charge| &charge.pod));
-    }
-    let evictable = |uid| Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() };
-    let all: Vec<Evictable> = pods.into_iter().cloned().map(evictable).collect();
-    let from =
-        Candidates { evictable: &all, of_dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
-    Some(victims(cards, pod, request, from, rule)?.pods.len())
 }
 
 impl Cost {

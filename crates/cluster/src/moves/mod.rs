@@ -1,38 +1,31 @@
-//! The pods of a node that may be moved to another, and what each node has room for: the API server's side of
-//! [`placement::gpu::fewest_moves`].
+//! Pods and nodes as facts for [`placement::moves`].
 //!
 //! A pod is moved by evicting it: its controller makes a successor, which kube-scheduler places. So a pod may be moved
 //! only where something makes that successor, and where all that kube-scheduler would ask of a node can be answered
 //! here: resources, taints, the pod's own rules about labels, and which pods the pods of a node keep out. Its own rules
-//! about other pods, volumes and ports cannot, so pods with these stay. [`Stays`] has every reason.
+//! about other pods, volumes and ports cannot, so pods with these stay.
 //!
 //! Invariant: what cannot be read of a pod or a node never makes a pod movable or a node fit.
 
-mod rules;
+mod spec;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use kube::api::{GetParams, ListParams, Request};
-use kube::core::ObjectMeta;
 use kube::{Client, Resource as _};
-use placement::gpu::GpuRequest;
+use placement::moves::{Controller, PodNeeds, ReadNode, Resident, StayReason};
 use placement::names::Names;
-use placement::selector::Labels;
-use placement::units::PodUid;
-use serde::de::{DeserializeOwned, Error as _};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
+use placement::resources::{Amounts, PODS, Requests, add, subtract};
 
-use self::rules::{KeepsOut, MAX_KEEPING_OUT, NodeRules, Rest};
+use self::spec::WholePod;
 use crate::answer::{OF_A_NODE, PAGE, each, object};
-use crate::budget::{Budgets, Covering, Labelled};
+use crate::budget::labelled;
 use crate::call::{CallError, within};
 use crate::event::PodReference;
 use crate::node::Node;
-use crate::object::Object;
 use crate::pod::Pod;
-use crate::preemption::{MAX_PODS, about};
+use crate::preemption::MAX_PODS;
 
 /// By which cluster autoscalers are told that a pod may be moved, or may not.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -40,132 +33,14 @@ const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 /// Controllers that make a successor which goes on where the pod was.
 const REPLACING: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
 
-/// The most resources that a pod of a plan may ask for: each is counted on every node.
+/// The most resources that a pod of a plan may ask for.
 const MAX_RESOURCES: usize = 64;
 
-/// A node's places for pods, as a resource.
-const PODS: &str = "pods";
+/// The most rules by which the pods of a node keep others out that are kept. A node with more takes none.
+const MAX_KEEPING_OUT: usize = 128;
 
-/// Why a pod is not moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stays {
-    /// No controller would make a successor.
-    NoController,
-    /// A DaemonSet's pod belongs to its node.
-    DaemonSet,
-    /// A Job would begin anew, and what another controller does is not known. With the annotation `safe-to-evict:
-    /// "true"` it may be moved.
-    Controller,
-    /// Its annotation `cluster-autoscaler.kubernetes.io/safe-to-evict` is `"false"`.
-    Annotation,
-    /// It has a persistent volume, which may be bound to the node.
-    Volume,
-    /// It takes a port of its node.
-    HostPort,
-    /// It requires other pods near it, or not near it.
-    OtherPods,
-    /// Its rules about nodes cannot be checked here.
-    NodeRules,
-    /// It has claims of dynamic resource allocation.
-    ResourceClaims,
-    /// What it asks for cannot be read, or is too much to count, or no node can ever give it.
-    Request,
-    /// It is ending.
-    Ending,
-    /// PodDisruptionBudgets allow no eviction of it, or several cover it.
-    Budget,
-    /// It is as important as the pod that needs the room, or more.
-    Priority,
-    /// A pod of its workload was moved a short time ago.
-    Moved,
-    /// It is a client of MPS beside others, and nothing terminates it before it is killed.
-    MpsClient,
-}
-
-/// A pod with cards.
-#[derive(Debug, Clone)]
-pub struct Resident<D> {
-    /// The pod.
-    pub pod: PodReference,
-    /// Its UID.
-    pub uid: PodUid,
-    /// Its priority.
-    pub priority: i32,
-    /// Its controller, as `Deployment/web`; `None` if it has none.
-    pub controller: Option<String>,
-    /// What it asks of cards; `None` where that cannot be read.
-    pub request: Option<GpuRequest>,
-    /// What kube-scheduler counts of each resource, its place for a pod included.
-    pub takes: BTreeMap<String, f64>,
-    /// The budgets that cover it.
-    pub covering: Vec<Covering>,
-    /// Why it is not moved; `None` if it may be.
-    pub stays: Option<Stays>,
-    /// Whether its annotation `cluster-autoscaler.kubernetes.io/safe-to-evict` is `"true"`.
-    pub consents: bool,
-    /// What the caller makes of the pod.
-    pub decided: D,
-    rules: NodeRules,
-    labelled: Labelled,
-}
-
-/// A node, as moves see it.
-#[derive(Debug, Clone)]
-pub struct NodeRoom {
-    /// What is allocatable and not requested, of each resource; may be below 0. Units of cards are among them: while
-    /// the device plugin withholds a node's, they are not allocatable.
-    pub free: BTreeMap<String, f64>,
-    /// Whether what one of its pods requests is not known.
-    has_unread_pod: bool,
-    /// By which its pods keep others out; one more than are checked at most.
-    keeping_out: Vec<KeepsOut>,
-    node: Node,
-}
-
-impl NodeRoom {
-    /// Whether the pod's rules allow the node, and the node's taints and pods the pod. It says nothing of room.
-    pub fn accepts<D>(&self, pod: &Resident<D>) -> bool {
-        self.takes_in(&pod.rules, &pod.labelled)
-    }
-
-    fn takes_in(&self, rules: &NodeRules, pod: &Labelled) -> bool {
-        !self.has_unread_pod
-            && rules.allow(&self.node)
-            && self.keeping_out.len() <= MAX_KEEPING_OUT
-            && !self.keeping_out.iter().any(|rule| rule.selects(pod))
-    }
-}
-
-/// A pod that room is made for: its rules about nodes and what it takes.
-#[derive(Debug, Clone)]
-pub struct Applicant {
-    /// What kube-scheduler counts of each resource, its place for a pod included.
-    pub takes: BTreeMap<String, f64>,
-    rules: NodeRules,
-    labelled: Labelled,
-}
-
-impl Applicant {
-    /// A pod of no namespace and without rules, that takes nothing but these units of cards.
-    #[must_use]
-    pub fn of_cards(names: &Names, units: u32) -> Self {
-        let takes = [(PODS.to_owned(), 1.0), (names.gpu_resource().to_owned(), f64::from(units))];
-        let (rules, labelled) = (NodeRules::default(), Labelled::new(&Pod::default()));
-        Self { takes: takes.into(), rules, labelled }
-    }
-
-    /// Whether the pod's rules allow a node with these labels.
-    pub fn may_go_by_labels(&self, labels: &Labels) -> bool {
-        self.rules.allow_labels(labels)
-    }
-
-    /// Whether the pod's rules allow the node, and the node's taints and pods the pod.
-    pub fn may_go_to(&self, node: &NodeRoom) -> bool {
-        node.takes_in(&self.rules, &self.labelled)
-    }
-}
-
-/// Reads a pod that waits. `None` if it is gone, is another by now, or its rules about nodes cannot be checked here.
+/// Reads what a pod that waits needs. `None` if it is gone, is another by now, or its rules about nodes cannot be
+/// checked here. What it will use and how long it has waited is left to the caller.
 ///
 /// # Errors
 ///
@@ -173,181 +48,136 @@ impl Applicant {
 pub async fn applicant(
     client: &Client,
     pod: &PodReference,
+    names: &Names,
     limit: Duration,
-) -> Result<Option<Applicant>, CallError> {
+) -> Result<Option<PodNeeds>, CallError> {
     let request = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
     let get =
         async { object::<WholePod>(client, request.get(&pod.name, &GetParams::default())).await };
-    let WholePod { pod: read, rest } = within(limit, get).await?;
-    let takes = takes(&read);
-    let is_another = read.uid().as_str() != pod.uid;
-    if is_another
-        || read.is_unread()
-        || rest.stays().is_some()
-        || read.has_resource_claims()
-        || takes.len() > MAX_RESOURCES
-    {
+    let whole = within(limit, get).await?;
+    let is_another = whole.pod.uid().as_str() != pod.uid;
+    if is_another || whole.pod.is_unread() || whole.stays.is_some() {
         return Ok(None);
     }
-    let labelled = Labelled::new(&read);
-    Ok(NodeRules::of(&read, rest).map(|rules| Applicant { takes, rules, labelled }))
+    let takes = takes(&whole.pod);
+    let can_be_checked = whole.rules.can_be_checked() && takes.len() <= MAX_RESOURCES;
+    Ok(can_be_checked.then(|| needs(whole, takes, names, Amounts::default())))
 }
 
-/// A node's room, and its pods with cards, each with what `decide` makes of it, without the budgets that cover these:
-/// [`Resident::cover`] adds them.
+/// Reads a node and its pods with cards, each with what it will probably use by `uses`, and without the budgets that
+/// cover it.
 ///
 /// # Errors
 ///
 /// Where the API server refuses or does not answer within `limit`, or the list is too long.
-pub async fn residents<D>(
+pub async fn read_node(
     client: &Client,
     node: &str,
     names: &Names,
-    decide: impl Fn(&Pod) -> D,
+    uses: impl Fn(&Pod) -> Amounts,
     limit: Duration,
-) -> Result<(NodeRoom, Vec<Resident<D>>), CallError> {
+) -> Result<ReadNode, CallError> {
     let nodes = Request::new(Node::url_path(&(), None));
     let pods = Request::new(Pod::url_path(&(), None));
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-    let mut used = BTreeMap::<String, f64>::new();
-    let mut residents = Vec::new();
-    let (mut has_unread_pod, mut keeping_out) = (false, Vec::new());
+    let (mut used, mut keeps_out, mut residents) = (Requests::new(), Vec::new(), Vec::new());
+    let mut has_unread_pod = false;
     let get = async { object::<Node>(client, nodes.get(node, &GetParams::default())).await };
-    let add = |whole: WholePod| {
+    let take = |mut whole: WholePod| {
         if whole.pod.is_finished() {
             return;
         }
         has_unread_pod |= whole.pod.is_unread();
-        let left = (MAX_KEEPING_OUT + 1).saturating_sub(keeping_out.len());
-        keeping_out.extend(whole.rest.keeps_out(whole.pod.namespace()).take(left));
+        let left = (MAX_KEEPING_OUT + 1).saturating_sub(keeps_out.len());
+        keeps_out.extend(whole.keeps_out.drain(..).take(left));
         let takes = takes(&whole.pod);
-        for (resource, amount) in &takes {
-            *used.entry(resource.clone()).or_default() += amount;
-        }
+        add(&mut used, &takes);
         let has_cards = !matches!(whole.pod.request(names), Ok(None));
         if has_cards && residents.len() < MAX_PODS {
-            let decided = decide(&whole.pod);
-            residents.push(Resident::new(whole, takes, names, decided));
+            residents.push(resident(whole, takes, names, &uses));
         }
     };
-    let list = each(client, &pods, &on_node, OF_A_NODE, add);
+    let list = each(client, &pods, &on_node, OF_A_NODE, take);
     let (node, ()) = tokio::try_join!(within(limit, get), within(limit, list))?;
-    let free = free(&node, &used);
-    Ok((NodeRoom { free, has_unread_pod, keeping_out, node }, residents))
+    let mut free = Requests::new();
+    for (resource, quantity) in node.allocatable() {
+        free.extend(quantity.amount().map(|amount| (resource.clone(), amount)));
+    }
+    subtract(&mut free, &used);
+    let is_known = node.is_whole() && !has_unread_pod && keeps_out.len() <= MAX_KEEPING_OUT;
+    let is_open = node.is_ready() && is_known;
+    Ok(ReadNode { free, is_open, traits: node.traits(), keeps_out, residents })
 }
 
-fn takes(pod: &Pod) -> BTreeMap<String, f64> {
+/// What kube-scheduler counts of each resource for a pod, its place for a pod included.
+fn takes(pod: &Pod) -> Requests {
     let mut takes = pod.scheduled_requests();
     takes.retain(|_, amount| *amount > 0.0);
     takes.insert(PODS.to_owned(), 1.0);
     takes
 }
 
-fn free(node: &Node, used: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
-    let mut free: BTreeMap<String, f64> = BTreeMap::new();
-    for (resource, quantity) in node.allocatable() {
-        free.extend(quantity.amount().map(|amount| (resource.clone(), amount)));
-    }
-    for (resource, used) in used {
-        *free.entry(resource.clone()).or_default() -= used;
-    }
-    free
-}
-
-impl<D> Resident<D> {
-    /// Whether it may be moved for a pod of this priority: if it is less important, or as important and marked as safe
-    /// to evict. Else anyone could have the pods of others restarted.
-    pub fn gives_way_to(&self, priority: i32) -> bool {
-        self.priority < priority || (self.priority == priority && self.consents)
-    }
-
-    /// Its namespace.
-    pub fn namespace(&self) -> &str {
-        self.labelled.namespace()
-    }
-
-    /// Sets which of the budgets cover it, and that it stays if they keep it.
-    pub fn cover(&mut self, budgets: &Budgets) {
-        self.covering = budgets.covering(&self.labelled);
-        self.stays = self.stays.or(stays_by_budget(&self.covering));
-    }
-
-    fn new(whole: WholePod, takes: BTreeMap<String, f64>, names: &Names, decided: D) -> Self {
-        let WholePod { pod, rest } = whole;
-        let request = pod.request(names).ok().flatten();
-        let by_spec = pod.has_volume_claims().then_some(Stays::Volume).or(rest.stays());
-        let rules = NodeRules::of(&pod, rest);
-        let stays = stays_by_owner(&pod)
-            .or(by_spec)
-            .or(pod.is_deleting().then_some(Stays::Ending))
-            .or(pod.has_resource_claims().then_some(Stays::ResourceClaims))
-            .or((request.is_none() || takes.len() > MAX_RESOURCES).then_some(Stays::Request))
-            .or(rules.is_none().then_some(Stays::NodeRules));
-        Self {
-            pod: about(&pod),
-            uid: pod.uid(),
-            priority: pod.priority(),
-            controller: pod.controller().map(|(kind, name)| format!("{kind}/{name}")),
-            request,
-            takes,
-            covering: Vec::new(),
-            stays,
-            consents: pod.metadata.annotation(SAFE_TO_EVICT) == Some("true"),
-            decided,
-            rules: rules.unwrap_or_default(),
-            labelled: Labelled::new(&pod),
-        }
+fn needs(whole: WholePod, takes: Requests, names: &Names, uses: Amounts) -> PodNeeds {
+    let WholePod { pod, rules, .. } = whole;
+    PodNeeds {
+        uid: pod.uid(),
+        labelled: labelled(&pod),
+        request: pod.request(names).ok().flatten(),
+        takes,
+        rules,
+        priority_class: pod.priority_class().to_owned(),
+        kind: pod.kind(),
+        uses,
+        declares: pod.declared(names).rates,
+        waited: SignedDuration::ZERO,
     }
 }
 
-fn stays_by_owner(pod: &Pod) -> Option<Stays> {
+fn resident(
+    whole: WholePod,
+    takes: Requests,
+    names: &Names,
+    uses: impl Fn(&Pod) -> Amounts,
+) -> Resident {
+    let pod = &whole.pod;
+    let stays = if let Some(by_owner) = stays_by_owner(pod) {
+        Some(by_owner)
+    } else if pod.has_volume_claims() {
+        Some(StayReason::Volume)
+    } else if whole.stays.is_some() {
+        whole.stays
+    } else if pod.is_deleting() {
+        Some(StayReason::Ending)
+    } else if pod.request(names).is_err() || takes.len() > MAX_RESOURCES {
+        Some(StayReason::Request)
+    } else if !whole.rules.can_be_checked() {
+        Some(StayReason::NodeRules)
+    } else {
+        None
+    };
+    let (priority, controller, uses) = (pod.priority(), controller(pod), uses(pod));
+    let consents = pod.metadata.annotation(SAFE_TO_EVICT) == Some("true");
+    let needs = needs(whole, takes, names, uses);
+    Resident { needs, priority, controller, covering: Vec::new(), stays, consents }
+}
+
+/// The controller of a pod; `None` if it has none.
+pub fn controller(pod: &Pod) -> Option<Controller> {
+    let (kind, name) = pod.controller()?;
+    Some(Controller { namespace: pod.namespace().to_owned(), name: format!("{kind}/{name}") })
+}
+
+fn stays_by_owner(pod: &Pod) -> Option<StayReason> {
     let allowed = pod.metadata.annotation(SAFE_TO_EVICT);
     if allowed == Some("false") {
-        return Some(Stays::Annotation);
+        return Some(StayReason::Annotation);
     }
     match pod.metadata.owners.iter().find(|owner| owner.controller) {
-        None => Some(Stays::NoController),
+        None => Some(StayReason::NoController),
         // A static pod's controller is its node.
-        Some(owner) if owner.kind == "Node" => Some(Stays::NoController),
-        Some(owner) if owner.kind == "DaemonSet" => Some(Stays::DaemonSet),
+        Some(owner) if owner.kind == "Node" => Some(StayReason::NoController),
+        Some(owner) if owner.kind == "DaemonSet" => Some(StayReason::DaemonSet),
         Some(owner) if REPLACING.contains(&owner.kind.as_str()) => None,
-        Some(_) => (allowed != Some("true")).then_some(Stays::Controller),
-    }
-}
-
-fn stays_by_budget(covering: &[Covering]) -> Option<Stays> {
-    match covering {
-        [] => None,
-        [budget] if budget.allowed > 0 => None,
-        _ => Some(Stays::Budget),
-    }
-}
-
-/// A pod with what moves need besides. It is parsed twice, from one text: the watch, which reads the same [`Pod`], has
-/// no use for the rest.
-struct WholePod {
-    pod: Pod,
-    rest: Rest,
-}
-
-impl Object for WholePod {
-    const KIND: &'static str = Pod::KIND;
-
-    fn about(&self) -> &ObjectMeta {
-        self.pod.about()
-    }
-
-    fn set_lost(&mut self, lost: Vec<String>) {
-        self.pod.set_lost(lost);
-    }
-}
-
-impl<'de> Deserialize<'de> for WholePod {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        fn part<T: DeserializeOwned, E: serde::de::Error>(text: &RawValue) -> Result<T, E> {
-            serde_json::from_str(text.get()).map_err(E::custom)
-        }
-        let text = Box::<RawValue>::deserialize(deserializer).map_err(D::Error::custom)?;
-        Ok(Self { pod: part(&text)?, rest: part(&text)? })
+        Some(_) => (allowed != Some("true")).then_some(StayReason::Controller),
     }
 }

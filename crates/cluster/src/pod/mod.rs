@@ -27,6 +27,7 @@ use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
+use placement::node_rules::Toleration;
 use placement::units::{NodeName, PodUid};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -34,7 +35,6 @@ use serde::de::IgnoredAny;
 use crate::gpu::ClaimError;
 use crate::meta::{Meta, core_resource, null_is_default};
 use crate::quantity::Quantities;
-use crate::taint::Toleration;
 use words::Words;
 
 /// The parts of a v1 Pod that are read here.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::ContainerKind;
-use placement::resources::{PerResource, PodResources, Resource};
+use placement::resources::{PerResource, PodResources, Requests, Resource, add, peak_requests};
 
 use super::{Container, ContainerStatus, Pod, Resources, Status};
 use crate::quantity::{Quantities, amounts};
@@ -41,63 +41,29 @@ impl Pod {
     /// Its requests of every resource as kube-scheduler counts them: those of the pod as a whole if its spec has them.
     /// Otherwise the larger of the sum over its containers, and of an init container plus the sidecars before it. Its
     /// overhead is added.
-    pub(crate) fn scheduled_requests(&self) -> BTreeMap<String, f64> {
+    pub(crate) fn scheduled_requests(&self) -> Requests {
         // Init containers that end before the others start are not resized.
         let (reported, not_resized) = (self.reported(), Reported::default());
-        let mut steady: BTreeMap<String, f64> = BTreeMap::new();
-        let mut peak: BTreeMap<String, f64> = BTreeMap::new();
-        for container in &self.spec.init_containers {
+        let init = self.spec.init_containers.iter().map(|container| {
             let is_sidecar = container.init_kind() == ContainerKind::Sidecar;
             let reported = if is_sidecar { &reported } else { &not_resized };
-            for (resource, amount) in largest_of_each(reported.requests_of(container)) {
-                let beside = steady.get(&resource).copied().unwrap_or(0.0) + amount;
-                if is_sidecar {
-                    steady.insert(resource.clone(), beside);
-                }
-                let most = peak.entry(resource).or_default();
-                *most = most.max(beside);
-            }
-        }
-        for container in &self.spec.containers {
-            for (resource, amount) in largest_of_each(reported.requests_of(container)) {
-                *steady.entry(resource).or_default() += amount;
-            }
-        }
-        for (resource, amount) in steady {
-            let most = peak.entry(resource).or_default();
-            *most = most.max(amount);
-        }
+            (largest_of_each(reported.requests_of(container)), is_sidecar)
+        });
+        let apps = self.spec.containers.iter();
+        let mut peak = peak_requests(
+            init,
+            apps.map(|container| largest_of_each(reported.requests_of(container))),
+        );
         let named = &self.spec.resources.requests;
         let of_pod = largest_of_each(self.requests_of_pod().into_iter());
         peak.extend(of_pod.into_iter().filter(|(resource, _)| named.contains_key(resource)));
-        for (resource, amount) in largest_of_each([&self.spec.overhead].into_iter()) {
-            *peak.entry(resource).or_default() += amount;
-        }
+        add(&mut peak, &largest_of_each([&self.spec.overhead].into_iter()));
         peak
     }
 
-    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it: as [`Pod::scheduled_requests`],
-    /// of one resource. What cannot be read is left out.
+    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it. What cannot be read is left out.
     pub fn cpu_request(&self) -> u64 {
-        let (reported, not_resized) = (self.reported(), Reported::default());
-        let cpu_of =
-            |by: &Reported<'_>, container| largest_cpu(by.requests_of(container)).unwrap_or(0.0);
-        let mut steady = 0.0_f64;
-        let mut peak = 0.0_f64;
-        for container in &self.spec.init_containers {
-            let is_sidecar = container.init_kind() == ContainerKind::Sidecar;
-            let by = if is_sidecar { &reported } else { &not_resized };
-            let beside = steady + cpu_of(by, container);
-            if is_sidecar {
-                steady = beside;
-            }
-            peak = peak.max(beside);
-        }
-        steady += self.spec.containers.iter().map(|app| cpu_of(&reported, app)).sum::<f64>();
-        let names_cpu = self.spec.resources.requests.contains_key("cpu");
-        let of_pod = largest_cpu(self.requests_of_pod().into_iter()).filter(|_| names_cpu);
-        let overhead = largest_cpu([&self.spec.overhead].into_iter()).unwrap_or(0.0);
-        thousandths(of_pod.unwrap_or(steady.max(peak)) + overhead)
+        thousandths(self.scheduled_requests().get("cpu").copied().unwrap_or(0.0))
     }
 
     /// The containers that run together, in the order of the spec.
@@ -194,19 +160,14 @@ pub(crate) fn thousandths(cores: f64) -> u64 {
 }
 
 /// The largest quantity of each resource in several lists, of those that can be read.
-fn largest_of_each<'p>(lists: impl Iterator<Item = &'p Quantities>) -> BTreeMap<String, f64> {
-    let mut largest: BTreeMap<String, f64> = BTreeMap::new();
+fn largest_of_each<'p>(lists: impl Iterator<Item = &'p Quantities>) -> Requests {
+    let mut largest = Requests::new();
     for (resource, quantity) in lists.flatten() {
         let Some(amount) = quantity.amount() else { continue };
         let most = largest.entry(resource.clone()).or_default();
         *most = most.max(amount);
     }
     largest
-}
-
-/// As [`largest_of_each`], of the CPU, in cores.
-fn largest_cpu<'p>(lists: impl Iterator<Item = &'p Quantities>) -> Option<f64> {
-    lists.filter_map(|list| list.get("cpu")?.amount()).reduce(f64::max)
 }
 
 /// The known amounts of the resources that are stated.

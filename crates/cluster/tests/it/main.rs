@@ -6,6 +6,7 @@ mod api;
 mod batch;
 mod claim;
 mod events;
+mod moves;
 mod node_facts;
 mod pod_facts;
 mod pod_use;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cluster::{
     Budgets, Client, Elector, Event, Events, LeaseSettings, PodReference, Scope, ServicePort,
     WatchHealth, applicant, get_pod, list_endpoints, list_node_uses, node_pods,
-    objects_read_in_part, residents, watch_config_map, watch_device_slices, watch_nodes,
+    objects_read_in_part, read_node, watch_config_map, watch_device_slices, watch_nodes,
     watch_pods, watch_service,
 };
 use futures::StreamExt;
@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use kube::client::Body;
 use placement::names::Names;
 use placement::reading::ReadingCodec;
+use placement::resources::Amounts;
 use placement::units::Units;
 use serde_json::{Value, json};
 use sim::stored;
@@ -41,7 +42,7 @@ pub(crate) fn client(
 }
 
 /// A list of these objects.
-fn list(objects: &[Value]) -> String {
+pub(crate) fn list(objects: &[Value]) -> String {
     json!({ "kind": "List", "metadata": { "resourceVersion": "1" }, "items": objects }).to_string()
 }
 
@@ -148,8 +149,8 @@ async fn check_lists(of: fn(&Value) -> Vec<Value>) {
         });
         let read = node_pods(&on_node, "a", &preemptor, &names, LIMIT).await.unwrap();
         read.occupants(&budgets);
-        let (_, found) = residents(&on_node, "a", &names, |_| (), LIMIT).await.unwrap();
-        assert!(!found.is_empty());
+        let read = read_node(&on_node, "a", &names, |_| Amounts::default(), LIMIT).await.unwrap();
+        assert!(!read.residents.is_empty());
     }
     for pod in &pods {
         let text = pod.to_string();
@@ -157,7 +158,7 @@ async fn check_lists(of: fn(&Value) -> Vec<Value>) {
         assert!(get_pod(&client, "default", "a", LIMIT).await.unwrap().is_some());
         let (namespace, name) = ("default".to_owned(), "a".to_owned());
         let about = PodReference { namespace, name, uid: "u".to_owned() };
-        applicant(&client, &about, LIMIT).await.unwrap();
+        applicant(&client, &about, &names, LIMIT).await.unwrap();
     }
     let service = ServicePort::parse("default/exporters").unwrap();
     let mut found = 0;

@@ -98,6 +98,25 @@ pub fn victims(
     Some(Victims { pods: chosen.iter().map(|pod| pod.uid.clone()).collect(), violations, choice })
 }
 
+/// How many pods would have to go from a node's cards so that `pod` fits, if any could. `None` where it does not fit
+/// without all of them.
+pub fn fewest_on_cards(
+    cards: &NodeCards,
+    pod: &PodUid,
+    request: &GpuRequest,
+    rule: &ChoiceRule,
+) -> Option<usize> {
+    let mut pods: BTreeSet<&PodUid> = BTreeSet::new();
+    for account in cards.accounts() {
+        pods.extend(account.charges.iter().map(|charge| &charge.pod));
+    }
+    let evictable = |uid| Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() };
+    let all: Vec<Evictable> = pods.into_iter().cloned().map(evictable).collect();
+    let from =
+        Candidates { evictable: &all, of_dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
+    Some(victims(cards, pod, request, from, rule)?.pods.len())
+}
+
 fn cost(pods: &[&Evictable]) -> EvictionCost {
     let violations = pods.iter().filter(|pod| pod.violates_budget).count();
     let sum = pods.iter().map(|pod| i64::from(pod.priority)).sum();
@@ -106,7 +125,7 @@ fn cost(pods: &[&Evictable]) -> EvictionCost {
 
 /// The pods to evict so that there is room on one card for each share of the request, on each card those that cost
 /// least.
-pub(super) fn freeing_cards<'e>(
+pub(crate) fn freeing_cards<'e>(
     cards: &NodeCards,
     pod: &PodUid,
     request: &GpuRequest,

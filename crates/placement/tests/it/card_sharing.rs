@@ -2,9 +2,11 @@
 
 use placement::gpu::{
     Candidates, Card, CardFilter, CardFit, CardIsolation, CardOptions, CardUse, ChoiceRule,
-    ContainerKind, ContainerRequest, Evictable, GpuRequest, Isolation, Movable, MoveNode, NoFit,
-    NodeCards, NodeLedger, Sharers, Sharing, Wanted, fewest_to_leave, victims,
+    ContainerKind, ContainerRequest, Evictable, GpuRequest, Isolation, NoFit, NodeCards,
+    NodeLedger, Sharers, Sharing, victims,
 };
+use placement::moves::{MoveNode, PodNeeds, fewest_to_leave};
+use placement::resources::{PODS, Requests};
 use placement::units::{CardId, CardModel, Cores, MiB, PodUid, Units};
 use proptest::prelude::*;
 
@@ -332,17 +334,19 @@ proptest! {
         let empty = ledger([card(0, NONE, 48), card(1, NONE, 48)]);
         let nodes = [("a", &node), ("b", &empty)].map(|(name, ledger)| {
             let cards = std::sync::Arc::clone(ledger.read());
-            MoveNode { name: name.into(), cards, free: vec![0.0] }
+            let free = Requests::from([("cpu", 0.0), (PODS, 9.0)].map(|(of, amount)| (of.into(), amount)));
+            MoveNode { name: name.into(), cards, free: Some(free) }
         });
-        let movable = placed.iter().map(|(name, _, units, is_client, _)| {
-            let request = Some(of_units(*units, *is_client));
-            Movable { uid: uid(name), request, takes: vec![1.0] }
-        });
-        let movable: Vec<Movable> = movable.collect();
-        let new = uid("new");
         // A resource beside cards, of which one pod has to go.
-        let wanted = Wanted { pod: &new, request: &request, takes: &[1.0] };
-        if let Some(leaving) = fewest_to_leave(&nodes[0], wanted, &movable.iter().collect::<Vec<_>>()) {
+        let cpu = || Requests::from([("cpu".to_owned(), 1.0)]);
+        let movable: Vec<PodNeeds> = placed
+            .iter()
+            .map(|(name, _, units, is_client, _)| {
+                PodNeeds::new(uid(name), Some(of_units(*units, *is_client)), cpu())
+            })
+            .collect();
+        let wanted = PodNeeds::new(uid("new"), Some(request), cpu());
+        if let Some(leaving) = fewest_to_leave(&nodes[0], &wanted, &movable.iter().collect::<Vec<_>>()) {
             prop_assert!(!leaving.is_empty());
             prop_assert!(!leaving.iter().any(|pod| ends_others(&pod.uid)));
         }

@@ -11,6 +11,7 @@ mod ledger;
 mod load;
 mod models;
 mod moves;
+mod moves_search;
 mod policy;
 mod preemption;
 mod prepared;

@@ -1,19 +1,20 @@
-//! Which pods are moved so that one finds cards.
+//! Which pods are moved so that one finds cards on one node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use placement::gpu::{
     BeyondUnits, Card, CardIsolation, CardOptions, CardUse, ChoiceRule, ContainerKind,
-    ContainerRequest, GpuRequest, Movable, MoveNode, MovePlan, NodeLedger, Wanted, fewest_moves,
-    fewest_to_leave,
+    ContainerRequest, GpuRequest, NodeLedger,
 };
+use placement::moves::{MoveNode, MovePlan, NodeIndex, PodNeeds, fewest_moves, fewest_to_leave};
+use placement::resources::{PODS, Requests};
 use placement::units::{MiB, PodUid, Units};
 use proptest::prelude::*;
 
-const CARD: u32 = 16;
+pub(crate) const CARD: u32 = 16;
 
-fn request(units: u32, cards: u32) -> GpuRequest {
+pub(crate) fn request(units: u32, cards: u32) -> GpuRequest {
     let asks = ContainerRequest {
         name: "main".to_owned(),
         kind: ContainerKind::App,
@@ -25,22 +26,27 @@ fn request(units: u32, cards: u32) -> GpuRequest {
     request.with_beyond_units(BeyondUnits::ALL)
 }
 
+pub(crate) fn cpu(amount: f64) -> Requests {
+    [("cpu".to_owned(), amount)].into()
+}
+
+/// A pod that takes so much CPU.
+fn pod(uid: &str, request: GpuRequest, takes: f64) -> PodNeeds {
+    PodNeeds::new(uid.into(), Some(request), cpu(takes))
+}
+
 /// A node by what its pods hold of each card.
-struct Layout<'a>(&'a str, &'a [&'a [u32]]);
+pub(crate) struct Layout<'a>(pub(crate) &'a str, pub(crate) &'a [&'a [u32]]);
 
 impl Layout<'_> {
     /// The node, and its pods: `a-0-1` is the second pod of the first card of node `a`.
-    fn node(&self, cpu: f64) -> (MoveNode, Vec<Movable>) {
+    pub(crate) fn node(&self, amount: f64) -> (MoveNode, Vec<PodNeeds>) {
         let Self(name, cards) = self;
         let mut pods = Vec::new();
         let card = |(index, held): (usize, &&[u32])| {
             let on_it = held.iter().enumerate().map(|(at, units)| {
                 let uid = PodUid::from(format!("{name}-{index}-{at}"));
-                pods.push(Movable {
-                    uid: uid.clone(),
-                    request: Some(request(*units, 1)),
-                    takes: vec![1.0],
-                });
+                pods.push(pod(uid.as_str(), request(*units, 1), 1.0));
                 (uid, Units(*units))
             });
             Card {
@@ -60,30 +66,42 @@ impl Layout<'_> {
         let cards = cards.iter().enumerate().map(card).collect();
         let mut ledger = NodeLedger::default();
         ledger.set_cards(cards);
-        let free = vec![cpu];
-        (MoveNode { name: (*name).into(), cards: Arc::clone(ledger.read()), free }, pods)
+        let mut free = cpu(amount);
+        free.insert(PODS.to_owned(), 110.0);
+        (
+            MoveNode { name: (*name).into(), cards: Arc::clone(ledger.read()), free: Some(free) },
+            pods,
+        )
     }
 }
 
 fn plan(
-    nodes: &[(MoveNode, Vec<Movable>)],
+    nodes: &[(MoveNode, Vec<PodNeeds>)],
     at: usize,
     wanted: &GpuRequest,
-    may_go: impl Fn(&Movable, usize) -> bool,
+    may_go: impl Fn(&PodNeeds, NodeIndex) -> bool,
+) -> Option<MovePlan> {
+    plan_for(nodes, at, &pod("wanted", wanted.clone(), 1.0), may_go)
+}
+
+fn plan_for(
+    nodes: &[(MoveNode, Vec<PodNeeds>)],
+    at: usize,
+    wanted: &PodNeeds,
+    may_go: impl Fn(&PodNeeds, NodeIndex) -> bool,
 ) -> Option<MovePlan> {
     let all: Vec<MoveNode> = nodes.iter().map(|(node, _)| node.clone()).collect();
-    let pod = PodUid::from("wanted");
-    let wanted = Wanted { pod: &pod, request: wanted, takes: &[1.0] };
-    fewest_moves(&all, at, wanted, &nodes[at].1, &ChoiceRule::default(), may_go)
+    let pods: Vec<&PodNeeds> = nodes[at].1.iter().collect();
+    fewest_moves(&all, NodeIndex(at), wanted, &pods, &ChoiceRule::default(), may_go)
 }
 
 /// The moved pods with the names of their new nodes.
-fn moves(plan: &MovePlan, nodes: &[(MoveNode, Vec<Movable>)]) -> Vec<String> {
+fn moves(plan: &MovePlan, nodes: &[(MoveNode, Vec<PodNeeds>)]) -> Vec<String> {
     let moves = plan.moves.iter();
-    moves.map(|it| format!("{} to {}", it.pod.as_str(), nodes[it.to].0.name)).collect()
+    moves.map(|it| format!("{} to {}", it.pod.as_str(), nodes[it.to.0].0.name)).collect()
 }
 
-fn nodes(layouts: &[Layout<'_>]) -> Vec<(MoveNode, Vec<Movable>)> {
+fn nodes(layouts: &[Layout<'_>]) -> Vec<(MoveNode, Vec<PodNeeds>)> {
     layouts.iter().map(|layout| layout.node(8.0)).collect()
 }
 
@@ -102,7 +120,7 @@ fn where_the_successor_of_one_fits_nowhere_others_go() {
     let found = plan(&nodes, 0, &request(CARD, 1), |_, _| true).unwrap();
     assert_eq!(moves(&found, &nodes), ["a-0-0 to a", "a-0-1 to b"]);
     // None may leave the node.
-    let stay = |_: &Movable, to: usize| to == 0;
+    let stay = |_: &PodNeeds, to: NodeIndex| to.0 == 0;
     assert_eq!(plan(&nodes, 0, &request(CARD, 1), stay), None);
     assert_eq!(plan(&nodes, 0, &request(CARD, 3), |_, _| true), None);
 }
@@ -125,41 +143,37 @@ fn where_there_is_room_nothing_is_moved() {
 #[test]
 fn pods_go_for_other_resources_too_and_nodes_without_them_take_none() {
     let mut nodes = nodes(&[Layout("a", &[&[1], &[2], &[]]), Layout("b", &[&[]])]);
-    nodes[0].0.free = vec![0.0];
-    nodes[0].1[1].takes = vec![3.0];
-    let all: Vec<MoveNode> = nodes.iter().map(|(node, _)| node.clone()).collect();
-    let pod = PodUid::from("wanted");
-    let request = request(CARD, 1);
-    let wanted = Wanted { pod: &pod, request: &request, takes: &[2.0] };
-    let leaving = fewest_to_leave(&all[0], wanted, &nodes[0].1.iter().collect::<Vec<_>>());
+    nodes[0].0.free.as_mut().unwrap().extend(cpu(0.0));
+    nodes[0].1[1].takes.extend(cpu(3.0));
+    let wanted = pod("wanted", request(CARD, 1), 2.0);
+    let pods: Vec<&PodNeeds> = nodes[0].1.iter().collect();
+    let leaving = fewest_to_leave(&nodes[0].0, &wanted, &pods);
     let leaving: Vec<&str> = leaving.unwrap().into_iter().map(|pod| pod.uid.as_str()).collect();
     assert_eq!(leaving, ["a-1-0"]);
-    let found = |free: f64| {
-        let mut all = all.clone();
-        all[1].free = vec![free];
-        fewest_moves(&all, 0, wanted, &nodes[0].1, &ChoiceRule::default(), |_, _| true)
+    let found = |free: Option<f64>| {
+        let mut nodes = nodes.clone();
+        nodes[1].0.free = nodes[1].0.free.take().zip(free).map(|(mut all, free)| {
+            all.extend(cpu(free));
+            all
+        });
+        plan_for(&nodes, 0, &wanted, |_, _| true).map(|plan| plan.moves.len())
     };
-    assert_eq!(found(3.0).map(|plan| plan.moves.len()), Some(1));
+    assert_eq!(found(Some(3.0)), Some(1));
     // Both smaller ones together free as little.
-    assert_eq!(found(2.9), None);
+    assert_eq!(found(Some(2.9)), None);
+    assert_eq!(found(None), Some(1), "what is not known is taken for enough");
 }
 
 #[test]
 fn what_a_pod_does_not_ask_for_may_be_overdrawn() {
     let mut nodes = nodes(&[Layout("a", &[&[9], &[]]), Layout("b", &[&[]])]);
-    for (node, pods) in &mut nodes {
-        node.free.push(-3.0);
-        pods.iter_mut().for_each(|pod| pod.takes.push(0.0));
+    for (node, _) in &mut nodes {
+        node.free.as_mut().unwrap().insert("disk".to_owned(), -3.0);
     }
-    let all: Vec<MoveNode> = nodes.iter().map(|(node, _)| node.clone()).collect();
-    let pod = PodUid::from("wanted");
-    let request = request(CARD, 2);
-    let wanted = Wanted { pod: &pod, request: &request, takes: &[1.0, 0.0] };
-    let rule = ChoiceRule::default();
-    let found = fewest_moves(&all, 0, wanted, &nodes[0].1, &rule, |_, _| true).unwrap();
+    let found = plan(&nodes, 0, &request(CARD, 2), |_, _| true).unwrap();
     assert_eq!(moves(&found, &nodes), ["a-0-0 to b"]);
-    nodes[0].1[0].takes[1] = 1.0;
-    assert_eq!(fewest_moves(&all, 0, wanted, &nodes[0].1, &rule, |_, _| true), None);
+    nodes[0].1[0].takes.insert("disk".to_owned(), 1.0);
+    assert_eq!(plan(&nodes, 0, &request(CARD, 2), |_, _| true), None);
 }
 
 /// What pods hold of each card of each node, at most what the card has.
@@ -178,7 +192,7 @@ fn layouts() -> impl Strategy<Value = Vec<Vec<Vec<u32>>>> {
     prop::collection::vec(prop::collection::vec(card, 1..4), 1..5)
 }
 
-fn built(layouts: &[Vec<Vec<u32>>]) -> Vec<(MoveNode, Vec<Movable>)> {
+fn built(layouts: &[Vec<Vec<u32>>]) -> Vec<(MoveNode, Vec<PodNeeds>)> {
     let names = ["a", "b", "c", "d"];
     let nodes = layouts.iter().zip(names).map(|(cards, name)| {
         let cards: Vec<&[u32]> = cards.iter().map(Vec::as_slice).collect();
@@ -224,7 +238,7 @@ proptest! {
             let pod = nodes[0].1.iter().find(|pod| pod.uid == it.pod).unwrap();
             let choice = it.choice.as_ref().unwrap();
             prop_assert_eq!(choice.cards.len(), 1);
-            held[it.to][choice.cards[0].index as usize] += pod.request.as_ref().unwrap().peak().0;
+            held[it.to.0][choice.cards[0].index as usize] += pod.request.as_ref().unwrap().peak().0;
         }
         prop_assert!(held.iter().flatten().all(|held| *held <= CARD), "{:?}", held);
         let uid = PodUid::from("wanted");

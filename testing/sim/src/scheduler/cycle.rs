@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use placement::node_rules::NodeRules;
+use placement::resources::Requests;
 use serde_json::Value;
 
 use super::binding;
 use super::config::Extender;
 use super::core::Core;
 use super::decision::{Candidate, Decision, Verdict};
-use super::filters::{Amounts, NodeResources, check_node, requests};
+use super::filters::{NodeResources, check_node, node_rules, requests};
 use super::pod::Key;
 use super::preemption::preempt;
 use super::queue::{Attempt, WaitingFor};
@@ -143,12 +145,13 @@ impl Core {
 }
 
 /// The verdict and score of each node by kube-scheduler's own plugins.
-fn candidates(pod: &Value, asked: &Amounts, nodes: &[NodeResources]) -> Vec<Candidate> {
+fn candidates(pod: &Value, asked: &Requests, nodes: &[NodeResources]) -> Vec<Candidate> {
+    let rules = node_rules(pod);
     nodes
         .iter()
         .map(|node| Candidate {
             node: node.name.clone(),
-            verdict: own_verdict(pod, asked, node),
+            verdict: own_verdict(&rules, asked, node),
             score: node.score(asked),
             extender_score: 0,
         })
@@ -156,9 +159,9 @@ fn candidates(pod: &Value, asked: &Amounts, nodes: &[NodeResources]) -> Vec<Cand
 }
 
 /// Whether kube-scheduler's own filters let the node take the pod.
-fn own_verdict(pod: &Value, asked: &Amounts, node: &NodeResources) -> Verdict {
-    if let Err(reason) = check_node(pod, &node.object) {
-        return Verdict::Unfit { reasons: vec![reason], unresolvable: true };
+fn own_verdict(rules: &NodeRules, asked: &Requests, node: &NodeResources) -> Verdict {
+    if let Err(reason) = check_node(rules, &node.traits) {
+        return Verdict::Unfit { reasons: vec![reason.to_owned()], unresolvable: true };
     }
     match node.check(asked) {
         Ok(()) => Verdict::Fits,

@@ -9,12 +9,13 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use placement::resources::Requests;
 use serde_json::Value;
 
 use super::core::Core;
 use super::decision::Candidate;
 use super::extender::Victims;
-use super::filters::{Amounts, NodeResources, requests};
+use super::filters::{NodeResources, requests};
 use super::pod::{has_ended, priority};
 use super::report::unavailable;
 use crate::json::{name, namespace, uid};
@@ -45,7 +46,7 @@ enum DryRun {
 pub(super) async fn preempt(
     core: &Core,
     pod: &Value,
-    asked: &Amounts,
+    asked: &Requests,
     candidates: &[Candidate],
     nodes: &[NodeResources],
 ) -> Preemption {
@@ -101,7 +102,7 @@ fn no_victims(node: &str) -> String {
 
 /// Removes all pods of lower priority, then puts back one after another, those of the highest priority first, as long
 /// as the pod still fits.
-fn dry_run(pod: &Value, asked: &Amounts, node: &NodeResources, pods: &[Arc<Value>]) -> DryRun {
+fn dry_run(pod: &Value, asked: &Requests, node: &NodeResources, pods: &[Arc<Value>]) -> DryRun {
     let mut lower: Vec<&Arc<Value>> = pods
         .iter()
         .filter(|other| {

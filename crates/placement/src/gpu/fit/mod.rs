@@ -62,6 +62,11 @@ impl Choice {
         self.cards.iter().map(|card| card.uuid.clone()).collect()
     }
 
+    /// Their indices.
+    pub fn indices(&self) -> Vec<u32> {
+        self.cards.iter().map(|card| card.index).collect()
+    }
+
     /// The lowest index.
     pub fn first_index(&self) -> u32 {
         self.cards.iter().map(|card| card.index).min().unwrap_or_default()

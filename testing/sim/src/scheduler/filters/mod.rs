@@ -3,5 +3,5 @@
 mod node;
 mod resources;
 
-pub(super) use self::node::check_node;
-pub(super) use self::resources::{Amounts, NodeResources, requests};
+pub(super) use self::node::{check_node, node_rules};
+pub(super) use self::resources::{NodeResources, requests};

@@ -3,19 +3,15 @@
 //! Only the plugins that tell these nodes apart: NodeResourcesFit (LeastAllocated) and NodeResourcesBalancedAllocation,
 //! over requests of CPU and memory. They do not see measured load.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use placement::node_rules::NodeTraits;
+use placement::quantity::amount;
+use placement::resources::{PODS, Requests, add, missing, peak_requests, subtract};
 use serde_json::Value;
 
+use super::node::node_traits;
 use crate::json::{list, name};
-
-/// Amounts by resource. CPU in cores, memory in bytes.
-pub(in crate::scheduler) type Amounts = BTreeMap<String, f64>;
-
-/// The resource of which every pod takes one. A node that does not name it takes any number of pods here.
-/// kube-scheduler would give it none, but every kubelet names it.
-const PODS: &str = "pods";
 
 /// What the score counts for a pod without requests (`GetNonzeroRequests`): cores and bytes.
 const DEFAULT_REQUESTS: [(&str, f64); 2] = [("cpu", 0.1), ("memory", 200.0 * 1024.0 * 1024.0)];
@@ -24,78 +20,37 @@ const DEFAULT_REQUESTS: [(&str, f64); 2] = [("cpu", 0.1), ("memory", 200.0 * 102
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::scheduler) struct NodeResources {
     pub(in crate::scheduler) name: String,
-    pub(in crate::scheduler) object: Arc<Value>,
-    allocatable: Amounts,
-    requested: Amounts,
+    pub(in crate::scheduler) traits: NodeTraits,
+    allocatable: Requests,
+    requested: Requests,
 }
 
 /// What a pod requests at its peak, one of `pods` included: its app containers and sidecars together, or an init
 /// container beside the sidecars before it.
-pub(in crate::scheduler) fn requests(pod: &Value) -> Amounts {
-    let mut sidecars = Amounts::new();
-    let mut peak = Amounts::new();
-    for container in list(&pod["spec"]["initContainers"]) {
-        let with_sidecars = sum(&sidecars, &container_requests(container));
-        peak = max(&peak, &with_sidecars);
-        if container["restartPolicy"] == "Always" {
-            sidecars = with_sidecars;
-        }
-    }
+pub(in crate::scheduler) fn requests(pod: &Value) -> Requests {
+    let init = list(&pod["spec"]["initContainers"])
+        .map(|container| (container_requests(container), container["restartPolicy"] == "Always"));
     let apps = list(&pod["spec"]["containers"]).map(container_requests);
-    let running = apps.fold(sidecars, |so_far, container| sum(&so_far, &container));
-    let mut requests = max(&peak, &running);
+    let mut requests = peak_requests(init, apps);
     requests.insert(PODS.to_owned(), 1.0);
     requests
 }
 
 /// Requests; where only limits are given, those.
-fn container_requests(container: &Value) -> Amounts {
+fn container_requests(container: &Value) -> Requests {
     let mut requests = amounts(&container["resources"]["limits"]);
     requests.extend(amounts(&container["resources"]["requests"]));
     requests
 }
 
-fn amounts(map: &Value) -> Amounts {
+fn amounts(map: &Value) -> Requests {
     let entries = map.as_object().into_iter().flatten();
     entries.map(|(name, value)| (name.clone(), quantity(value))).collect()
 }
 
-fn sum(a: &Amounts, b: &Amounts) -> Amounts {
-    let mut sum = a.clone();
-    b.iter().for_each(|(name, amount)| *sum.entry(name.clone()).or_default() += amount);
-    sum
-}
-
-/// The larger amount of each resource.
-fn max(a: &Amounts, b: &Amounts) -> Amounts {
-    let mut max = a.clone();
-    for (name, amount) in b {
-        let entry = max.entry(name.clone()).or_default();
-        *entry = entry.max(*amount);
-    }
-    max
-}
-
-/// The suffixes of Kubernetes' quantities.
-const SUFFIXES: [(&str, f64); 9] = [
-    ("Ki", 1024.0),
-    ("Mi", 1024.0 * 1024.0),
-    ("Gi", 1024.0 * 1024.0 * 1024.0),
-    ("Ti", 1024.0 * 1024.0 * 1024.0 * 1024.0),
-    ("m", 1e-3),
-    ("k", 1e3),
-    ("M", 1e6),
-    ("G", 1e9),
-    ("T", 1e12),
-];
-
 /// A quantity as a number; 0 where it is none.
 fn quantity(value: &Value) -> f64 {
-    let Some(text) = value.as_str() else { return value.as_f64().unwrap_or(0.0) };
-    let with_suffix =
-        SUFFIXES.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, factor)));
-    let (number, factor) = with_suffix.unwrap_or((text, &1.0));
-    number.parse().map_or(0.0, |number: f64| number * factor)
+    value.as_str().map_or_else(|| value.as_f64(), amount).unwrap_or(0.0)
 }
 
 fn insufficient(resource: &str) -> String {
@@ -107,45 +62,44 @@ impl NodeResources {
     pub(in crate::scheduler) fn new(node: &Arc<Value>) -> Self {
         Self {
             name: name(node).to_owned(),
-            object: node.clone(),
+            traits: node_traits(node),
             allocatable: amounts(&node["status"]["allocatable"]),
-            requested: Amounts::new(),
+            requested: Requests::new(),
         }
     }
 
     /// Adds a pod's requests.
-    pub(in crate::scheduler) fn add(&mut self, requests: &Amounts) {
-        self.requested = sum(&self.requested, requests);
+    pub(in crate::scheduler) fn add(&mut self, requests: &Requests) {
+        add(&mut self.requested, requests);
     }
 
     /// Takes a pod's requests off.
-    pub(in crate::scheduler) fn remove(&mut self, requests: &Amounts) {
-        for (name, amount) in requests {
-            *self.requested.entry(name.clone()).or_default() -= amount;
-        }
+    pub(in crate::scheduler) fn remove(&mut self, requests: &Requests) {
+        subtract(&mut self.requested, requests);
     }
 
     /// The same node without pods.
     pub(in crate::scheduler) fn emptied(&self) -> Self {
-        Self { requested: Amounts::new(), ..self.clone() }
+        Self { requested: Requests::new(), ..self.clone() }
     }
 
     /// Checks whether this much is free.
     ///
     /// # Errors
     /// kube-scheduler's reasons, one for each resource of which too little is free.
-    pub(in crate::scheduler) fn check(&self, requests: &Amounts) -> Result<(), Vec<String>> {
-        let short = requests.iter().filter(|(name, amount): &(&String, &f64)| {
-            let is_counted = *name != PODS || self.allocatable.contains_key(PODS);
-            let free = of(&self.allocatable, name) - of(&self.requested, name);
-            is_counted && **amount > 0.0 && **amount > free + 1e-9
-        });
-        let reasons: Vec<String> = short.map(|(name, _)| insufficient(name)).collect();
+    pub(in crate::scheduler) fn check(&self, requests: &Requests) -> Result<(), Vec<String>> {
+        let mut free = self.allocatable.clone();
+        // A node that does not name them takes any number of pods here. kube-scheduler would give it none, but every
+        // kubelet names them.
+        free.entry(PODS.to_owned()).or_insert(f64::INFINITY);
+        subtract(&mut free, &self.requested);
+        let reasons: Vec<String> =
+            missing(requests, &free).keys().map(|name| insufficient(name)).collect();
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }
 
     /// LeastAllocated and BalancedAllocation together, 0 to 200.
-    pub(in crate::scheduler) fn score(&self, requests: &Amounts) -> i64 {
+    pub(in crate::scheduler) fn score(&self, requests: &Requests) -> i64 {
         let fractions = DEFAULT_REQUESTS.map(|(name, default)| {
             let requested = match of(requests, name) {
                 amount if amount > 0.0 => amount,
@@ -161,7 +115,7 @@ impl NodeResources {
 }
 
 /// The amount of a resource, 0 where it is missing.
-fn of(amounts: &Amounts, name: &str) -> f64 {
+fn of(amounts: &Requests, name: &str) -> f64 {
     amounts.get(name).copied().unwrap_or(0.0)
 }
 
