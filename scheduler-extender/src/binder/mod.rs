@@ -231,10 +231,7 @@ impl Binder {
                 }
                 Action::Send { version, reserved } => {
                     let binding = self.binding(&target, version, reserved.as_deref());
-                    match self.send(&binding, deadline).await {
-                        Some(answer) => Event::Answered(answer),
-                        None => Event::NotSent,
-                    }
+                    self.send(&binding, deadline).await.map_or(Event::NotSent, Event::Answered)
                 }
                 Action::Finish(outcome) => {
                     finished = Some(Instant::now());

@@ -6,7 +6,7 @@ use cluster::{BindOutcome, PodFacts};
 use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest};
 
-use super::{Action, Bindings, Event, Found, Known};
+use super::{Action, Bindings, Event, Found, Known, key};
 use crate::binder::{BindError, BindResult, Target};
 use crate::view::{GpuPodId, Index};
 
@@ -14,7 +14,7 @@ use crate::view::{GpuPodId, Index};
 #[derive(Debug, Clone)]
 pub(in crate::binder) struct Attempt {
     pub(in crate::binder) target: Target,
-    pub(in crate::binder) number: u64,
+    number: u64,
     pub(in crate::binder) phase: Phase,
     /// Whether the pod had changed since it was looked at, so that it is looked at once more.
     pub(in crate::binder) is_second_look: bool,
@@ -42,11 +42,7 @@ pub(in crate::binder) enum Phase {
 }
 
 /// What the pod asks for, and the version that this is of.
-#[derive(Debug, Clone)]
-pub(in crate::binder) struct Asked {
-    request: GpuRequest,
-    version: Option<String>,
-}
+type Asked = (GpuRequest, Option<String>);
 
 /// The next action, or why the attempt has failed.
 type Next = Result<Action, BindError>;
@@ -54,8 +50,9 @@ type Next = Result<Action, BindError>;
 impl Attempt {
     /// Begins an attempt; none is running for this pod and node.
     pub(in crate::binder) fn begin<J>(target: Target, join: J, bindings: &mut Bindings<J>) -> Self {
-        let number = bindings.begin(&target, join);
-        Self { target, number, phase: Phase::New, is_second_look: false }
+        bindings.begun += 1;
+        bindings.running.insert(key(&target), join);
+        Self { target, number: bindings.begun, phase: Phase::New, is_second_look: false }
     }
 
     pub(in crate::binder) fn step<J>(&mut self, event: Event, known: &mut Known<'_, J>) -> Action {
@@ -90,7 +87,7 @@ impl Attempt {
         match known.index.request(&self.target.pod)? {
             Some(request) => {
                 let version = known.index.version(&self.target.pod.uid);
-                self.prepare(Asked { request, version }, known)
+                self.prepare((request, version), known)
             }
             None => Ok(self.read(Phase::Finding)),
         }
@@ -109,7 +106,7 @@ impl Attempt {
         };
         match gpu.fault {
             Some(fault) => Err(BindError::Refused(fault.to_string())),
-            None => self.prepare(Asked { request: gpu.request, version }, known),
+            None => self.prepare((gpu.request, version), known),
         }
     }
 
@@ -140,12 +137,13 @@ impl Attempt {
 
     fn reserve<J>(&mut self, asked: Asked, known: &mut Known<'_, J>) -> Next {
         let Target { pod, node } = &self.target;
-        let request = asked.request.with_beyond_units(known.beyond_units);
+        let (request, version) = asked;
+        let request = request.with_beyond_units(known.beyond_units);
         let reservation = known.index.reserve(pod, &request, node, &known.rule)?;
         self.phase = Phase::Sending(Some(reservation.claim.clone()));
         let reserved = Some(Box::new((request, reservation)));
         // At another version, its author may have added annotations, for which there is no room beside the claim.
-        Ok(Action::Send { version: asked.version, reserved })
+        Ok(Action::Send { version, reserved })
     }
 
     fn learn<J>(
@@ -154,15 +152,24 @@ impl Attempt {
         answer: BindOutcome,
         known: &mut Known<'_, J>,
     ) -> Next {
+        let Target { pod, node } = &self.target;
         match answer {
             BindOutcome::Bound => {
-                let Target { pod, node } = &self.target;
                 if let Some(claim) = claim {
                     known.index.confirm(&pod.uid, node, &claim);
                 }
                 Ok(self.succeed(known))
             }
-            BindOutcome::NotFound => Err(self.miss(known)),
+            // Without an earlier binding, it was never on a node.
+            BindOutcome::NotFound
+                if known.index.held_on(&pod.uid) == [node.clone()]
+                    && known.index.is_reserved(&pod.uid, node)
+                    && !self.is_in_doubt(known) =>
+            {
+                known.index.forget(&pod.uid);
+                Err(BindError::Gone)
+            }
+            BindOutcome::NotFound => Err(self.depart(known)),
             BindOutcome::Refused(why) => {
                 self.release(known);
                 Err(BindError::Refused(why))
@@ -220,25 +227,21 @@ impl Attempt {
         BindError::Gone
     }
 
-    /// Handles a binding of a pod that does not exist: without an earlier binding, it was never on a node.
-    fn miss<J>(&self, known: &mut Known<'_, J>) -> BindError {
-        let Target { pod, node } = &self.target;
-        let only_here = known.index.held_on(&pod.uid) == [node.clone()];
-        if only_here
-            && known.index.is_reserved(&pod.uid, node)
-            && !known.bindings.is_in_doubt(&self.target)
-        {
-            known.index.forget(&pod.uid);
-            return BindError::Gone;
-        }
-        self.depart(known)
-    }
-
     /// Handles a binding that certainly failed. An earlier one of the same pod and node may still be in doubt.
     fn release<J>(&self, known: &mut Known<'_, J>) {
-        if !known.bindings.is_in_doubt(&self.target) {
+        if !self.is_in_doubt(known) {
             known.index.cancel(&self.target.pod.uid, &self.target.node);
         }
+    }
+
+    /// Whether an attempt for this pod and node is in doubt.
+    fn is_in_doubt<J>(&self, known: &Known<'_, J>) -> bool {
+        known.bindings.doubtful.contains_key(&key(&self.target))
+    }
+
+    /// Whether this attempt is in doubt, and no later one for this pod and node has ended so.
+    pub(in crate::binder) fn is_last_in_doubt<J>(&self, bindings: &Bindings<J>) -> bool {
+        bindings.doubtful.get(&key(&self.target)) == Some(&self.number)
     }
 
     /// Ends the attempt for its callers. A pod that has changed since it was looked at is looked at once more:
@@ -249,53 +252,45 @@ impl Attempt {
             let next = self.ask(known);
             return next.unwrap_or_else(|error| self.finish(Err(error), known));
         }
-        let is_in_doubt = matches!(outcome, Err(BindError::InDoubt(_)));
-        if is_in_doubt {
+        known.bindings.running.remove(&key(&self.target));
+        if matches!(outcome, Err(BindError::InDoubt(_))) {
+            known.bindings.doubtful.insert(key(&self.target), self.number);
             self.phase = Phase::InDoubt;
         }
-        known.bindings.finish(&self.target, is_in_doubt.then_some(self.number));
         Action::Finish(outcome)
     }
 
+    /// Reads the pod, unless the watch or another attempt has settled the doubt.
     fn look_again<J>(&mut self, is_over: bool, known: &mut Known<'_, J>) -> Action {
         let Target { pod, node } = &self.target;
-        // Otherwise the watch, or another attempt, has settled it.
-        if known.bindings.is_last_in_doubt(&self.target, self.number)
-            && known.index.is_reserved(&pod.uid, node)
-        {
+        if self.is_last_in_doubt(known.bindings) && known.index.is_reserved(&pod.uid, node) {
             return self.read(Phase::Settling { is_over });
         }
         self.end(known)
     }
 
     fn settle<J>(&mut self, is_over: bool, found: Found, known: &mut Known<'_, J>) -> Action {
-        let is_settled = match found {
-            Found::Bound(facts) => {
-                take_over(&facts, known.index);
-                true
+        // During the read, another attempt may have begun, or have ended in doubt itself.
+        let is_alone =
+            known.bindings.running(&self.target).is_none() && self.is_last_in_doubt(known.bindings);
+        match found {
+            Found::Bound(facts) => take_over(&facts, known.index),
+            Found::Gone => known.index.depart(&self.target.pod.uid, known.now),
+            Found::Unbound(_) if is_over && is_alone => {
+                known.index.cancel(&self.target.pod.uid, &self.target.node);
             }
-            Found::Gone => {
-                self.depart(known);
-                true
+            Found::Unbound(_) | Found::Failed(_) => {
+                self.phase = Phase::InDoubt;
+                return Action::Wait;
             }
-            // Meanwhile, a later attempt of the same binding may have begun, or have ended in doubt itself.
-            Found::Unbound(_) if is_over && known.bindings.running(&self.target).is_none() => {
-                if known.bindings.is_last_in_doubt(&self.target, self.number) {
-                    known.index.cancel(&self.target.pod.uid, &self.target.node);
-                }
-                true
-            }
-            Found::Unbound(_) | Found::Failed(_) => false,
-        };
-        if is_settled {
-            return self.end(known);
         }
-        self.phase = Phase::InDoubt;
-        Action::Wait
+        self.end(known)
     }
 
     fn end<J>(&mut self, known: &mut Known<'_, J>) -> Action {
-        known.bindings.end_doubt(&self.target, self.number);
+        if self.is_last_in_doubt(known.bindings) {
+            known.bindings.doubtful.remove(&key(&self.target));
+        }
         if known.index.is_doubtful(&self.target.pod.uid) { Action::LookUp } else { Action::End }
     }
 

@@ -102,35 +102,6 @@ impl<J> Bindings<J> {
     pub(super) fn running(&self, target: &Target) -> Option<&J> {
         self.running.get(&key(target))
     }
-
-    /// Records that an attempt begins; none is running for this pod and node. Returns its number.
-    fn begin(&mut self, target: &Target, join: J) -> u64 {
-        self.running.insert(key(target), join);
-        self.begun += 1;
-        self.begun
-    }
-
-    /// Whether an attempt is in doubt.
-    fn is_in_doubt(&self, target: &Target) -> bool {
-        self.doubtful.contains_key(&key(target))
-    }
-
-    /// Whether the attempt of this number is in doubt, and no later one for the same pod and node has ended so.
-    pub(super) fn is_last_in_doubt(&self, target: &Target, number: u64) -> bool {
-        self.doubtful.get(&key(target)) == Some(&number)
-    }
-
-    /// Records that an attempt has ended for its callers. `doubtful`: its number, where it is in doubt.
-    fn finish(&mut self, target: &Target, doubtful: Option<u64>) {
-        self.running.remove(&key(target));
-        self.doubtful.extend(doubtful.map(|number| (key(target), number)));
-    }
-
-    fn end_doubt(&mut self, target: &Target, number: u64) {
-        if self.is_last_in_doubt(target, number) {
-            self.doubtful.remove(&key(target));
-        }
-    }
 }
 
 impl Found {

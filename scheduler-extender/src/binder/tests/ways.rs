@@ -2,7 +2,6 @@
 //! it, and its answer.
 
 use cluster::{BindOutcome, CallError};
-use placement::units::NodeName;
 
 use super::world::{Object, World, name, now};
 use crate::binder::Target;
@@ -277,15 +276,11 @@ impl World {
         for Way { number, slot, attempt, waits, .. } in &self.ways {
             let requests = self.requests.iter().filter(|request| request.number == *number);
             let requests: Vec<_> = requests.map(|it| (&it.version, it.units)).collect();
-            let is_last = self.bindings.is_last_in_doubt(&attempt.target, attempt.number);
+            let is_last = attempt.is_last_in_doubt(&self.bindings);
             let Attempt { phase, is_second_look, .. } = attempt;
             text += &format!("{slot} {phase:?} {is_second_look} {waits:?} {requests:?} {is_last};");
         }
         let order: Vec<_> = self.requests.iter().map(|it| (it.slot, &it.version)).collect();
         text + &format!("{order:?}")
-    }
-
-    pub(super) fn held_on(&self, uid: &str) -> Vec<NodeName> {
-        self.index.held_on(&uid.into())
     }
 }

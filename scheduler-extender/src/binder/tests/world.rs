@@ -382,6 +382,10 @@ impl World {
         cards.map(|card| (card.uuid.to_string(), card.units.saturating_sub(card.free).0)).collect()
     }
 
+    pub(super) fn has_forgotten_all(&self) -> bool {
+        self.index.settled().is_empty() && self.current.snapshot.totals().reserved == 0
+    }
+
     /// The ledgers as text.
     pub(super) fn accounts(&self) -> String {
         let nodes: Vec<_> = self.current.snapshot.nodes_with_cards().collect();
