@@ -6,22 +6,30 @@
 //! - The answer is success only if the API server shows the pod on that node.
 //! - No binding is sent while another replica may assign cards ([`crate::replicas`]).
 //! - A reservation is released only when its binding certainly failed.
+//!
+//! [`machine`] decides; here its actions are carried out. Each step is one change of the view, under the lock of the
+//! bindings.
 
-mod attempt;
-mod doubt;
 mod error;
+mod machine;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cluster::{CallError, Client, Pod, get_pod_and_text};
+use cluster::{
+    BindOutcome, Binding, CallError, Client, Pod, bind, claim_annotations, get_pod,
+    get_pod_and_text, no_claim,
+};
+use placement::gpu::{GpuRequest, Reservation};
 use placement::names::Names;
-use placement::units::{NodeName, PodUid};
+use placement::units::NodeName;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 
+use self::machine::{Action, Attempt, Bindings, Event, Found, Known, apply_look_up};
 use crate::Clock;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
@@ -33,6 +41,15 @@ pub(crate) use error::HELD_BY_DELETED;
 /// Concurrent bindings. kube-scheduler sends up to 478 Bind requests at once (measured at 20 nodes), each answered in
 /// about 1.4 ms; more connections make them slower.
 const MAX_CONCURRENT: usize = 64;
+
+/// The pause between the first two reads of a pod in doubt. It doubles each time.
+const MIN_PAUSE: Duration = Duration::from_millis(250);
+
+/// The longest pause between two reads of a pod in doubt.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// The timeout of a read that no caller waits for.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A pod and the node to bind it to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,16 +78,11 @@ impl BindLimits {
     }
 }
 
-impl Target {
-    fn key(&self) -> AttemptKey {
-        (self.pod.uid.clone(), self.node.clone())
-    }
-}
-
 /// How a binding ended.
 pub type BindResult = Result<(), BindError>;
 
-type AttemptKey = (PodUid, NodeName);
+/// The channel of an attempt's outcome.
+type Outcome = watch::Receiver<Option<BindResult>>;
 
 /// What a [`Binder`] is made of.
 pub struct BinderParams {
@@ -100,16 +112,8 @@ pub struct Binder {
     limits: BindLimits,
     replicas: Arc<Replicas>,
     permits: Semaphore,
-    attempts: Mutex<Attempts>,
+    bindings: Mutex<Bindings<Outcome>>,
     tasks: TaskTracker,
-}
-
-#[derive(Default)]
-struct Attempts {
-    /// Attempts under way, with the channel of the outcome.
-    running: HashMap<AttemptKey, watch::Receiver<Option<BindResult>>>,
-    /// Attempts that ended in doubt, with the time at which the last of them ended.
-    doubtful: HashMap<AttemptKey, Instant>,
 }
 
 impl Binder {
@@ -131,7 +135,7 @@ impl Binder {
             limits,
             replicas,
             permits: Semaphore::new(MAX_CONCURRENT),
-            attempts: Mutex::default(),
+            bindings: Mutex::default(),
             tasks: TaskTracker::new(),
         })
     }
@@ -170,16 +174,24 @@ impl Binder {
     /// Reads pods that a list of all pods did not have from the API server, and applies the result to the ledgers.
     /// Retries until the API server answers.
     pub fn look_up(self: &Arc<Self>, pods: Vec<GpuPodId>) {
-        if !pods.is_empty() {
-            self.tasks.spawn(doubt::look_up(Arc::clone(self), pods));
+        if pods.is_empty() {
+            return;
         }
+        let binder = Arc::clone(self);
+        self.tasks.spawn(async move {
+            for pod in pods {
+                let mut pause = MIN_PAUSE;
+                while !binder.is_looked_up(&pod).await {
+                    pause = pass(pause).await;
+                }
+            }
+        });
     }
 
-    /// Looks up a pod after its binding has ended, if a list did not have it meanwhile.
-    fn look_up_if_doubtful(self: &Arc<Self>, pod: &GpuPodId) {
-        if self.view.ask(|index| index.is_doubtful(&pod.uid)) {
-            self.look_up(vec![pod.clone()]);
-        }
+    async fn is_looked_up(&self, pod: &GpuPodId) -> bool {
+        self.view.change(|index| index.begin_look_up(&pod.uid));
+        let found = self.read(pod, READ_TIMEOUT).await;
+        self.view.change(|index| apply_look_up(pod, found, index, (self.clock)()))
     }
 
     /// Waits until no binding and no look-up is under way. New ones can still begin.
@@ -188,63 +200,138 @@ impl Binder {
         self.tasks.wait().await;
     }
 
-    fn join_or_start(
-        self: &Arc<Self>,
-        target: Target,
-        deadline: Instant,
-    ) -> watch::Receiver<Option<BindResult>> {
-        let key = target.key();
-        let mut attempts = self.attempts();
-        if let Some(running) = attempts.running.get(&key) {
+    fn join_or_start(self: &Arc<Self>, target: Target, deadline: Instant) -> Outcome {
+        let mut bindings = self.bindings();
+        if let Some(running) = bindings.running(&target) {
             self.metrics.count_bind("joined");
             return running.clone();
         }
-        let (sender, receiver) = watch::channel(None);
-        attempts.running.insert(key.clone(), receiver.clone());
-        drop(attempts);
-        let binder = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let outcome = binder.attempt(&target, deadline).await;
-            binder.end_attempt(&target, key, &outcome);
-            // Every receiver may be gone: the callers have timed out.
-            let _ = sender.send(Some(outcome.clone()));
-            // So that the caller continues before the log is written.
-            tokio::task::yield_now().await;
-            log_outcome(&target, &outcome);
-        });
-        receiver
+        let (callers, outcome) = watch::channel(None);
+        let attempt = Attempt::begin(target, outcome.clone(), &mut bindings);
+        drop(bindings);
+        self.tasks.spawn(Arc::clone(self).run(attempt, deadline, callers));
+        outcome
     }
 
-    fn end_attempt(self: &Arc<Self>, target: &Target, key: AttemptKey, outcome: &BindResult) {
+    /// Carries out what the attempt asks for, until it and the doubt about it have ended.
+    async fn run(
+        self: Arc<Self>,
+        mut attempt: Attempt,
+        deadline: Instant,
+        callers: watch::Sender<Option<BindResult>>,
+    ) {
+        let target = attempt.target.clone();
+        let (mut finished, mut pause) = (None, MIN_PAUSE);
+        let mut event = Event::Begun;
+        loop {
+            event = match self.step(&mut attempt, event) {
+                Action::Read => {
+                    let limit = if finished.is_none() { left(deadline) } else { READ_TIMEOUT };
+                    Event::Found(self.read(&target.pod, limit).await)
+                }
+                Action::Send { version, reserved } => {
+                    let binding = self.binding(&target, version, reserved.as_deref());
+                    self.send(&binding, deadline).await.map_or(Event::NotSent, Event::Answered)
+                }
+                Action::Finish(outcome) => {
+                    finished = Some(Instant::now());
+                    self.tell(&target, outcome, &callers).await;
+                    self.woken(finished)
+                }
+                Action::Wait => {
+                    pause = pass(pause).await;
+                    self.woken(finished)
+                }
+                Action::LookUp => return self.look_up(vec![target.pod]),
+                Action::End => return,
+            };
+        }
+    }
+
+    fn step(&self, attempt: &mut Attempt, event: Event) -> Action {
+        let mut bindings = self.bindings();
+        let (leads, is_complete) = (self.replicas.leads(), self.view.is_complete());
+        let beyond_units = self.view.beyond_units_of(&attempt.target.pod.namespace);
+        let (rule, now) = (self.view.choice_rule(), (self.clock)());
+        self.view.change(|index| {
+            let bindings = &mut *bindings;
+            let mut known = Known { index, bindings, now, is_complete, leads, rule, beyond_units };
+            attempt.step(event, &mut known)
+        })
+    }
+
+    /// The request's time begins anew with the end of its attempt: nothing is sent later.
+    fn woken(&self, finished: Option<Instant>) -> Event {
+        let is_over = finished.is_some_and(|at| at.elapsed() > self.limits.request_lifetime);
+        Event::Woken { is_over }
+    }
+
+    async fn read(&self, pod: &GpuPodId, limit: Duration) -> Found {
+        match get_pod(&self.client, &pod.namespace, &pod.name, limit).await {
+            Ok(Some(found)) => Found::of(found.facts(&self.names), pod),
+            Ok(None) => Found::Gone,
+            Err(error) => Found::Failed(error),
+        }
+    }
+
+    fn binding(
+        &self,
+        target: &Target,
+        version: Option<String>,
+        reserved: Option<&(GpuRequest, Reservation)>,
+    ) -> Binding {
+        let Target { pod: GpuPodId { uid, namespace, name }, node } = target.clone();
+        let annotations = match reserved {
+            Some((request, reservation)) => {
+                claim_annotations(&self.names, request, reservation, (self.clock)())
+            }
+            None => no_claim(&self.names),
+        };
+        Binding { namespace, name, uid, version, node, annotations }
+    }
+
+    /// Sends one binding, within three quarters of the time left; the rest is for reading the pod. `None` if this
+    /// replica no longer leads: then nothing was sent.
+    async fn send(&self, binding: &Binding, deadline: Instant) -> Option<BindOutcome> {
+        // Never closed, so this waits until there is room or the caller is out of time.
+        let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
+            return Some(BindOutcome::Refused("too many bindings under way".to_owned()));
+        };
+        let limit = left(deadline) * 3 / 4;
+        // This check must directly precede the call.
+        let limit = self.replicas.longest_call()?.min(limit);
+        Some(bind(&self.client, binding, limit).await)
+    }
+
+    async fn tell(
+        &self,
+        target: &Target,
+        outcome: BindResult,
+        callers: &watch::Sender<Option<BindResult>>,
+    ) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.count_bind(label);
-        self.look_up_if_doubtful(&target.pod);
-        let mut attempts = self.attempts();
-        attempts.running.remove(&key);
-        if matches!(outcome, Err(BindError::InDoubt(_))) {
-            let since = Instant::now();
-            attempts.doubtful.insert(key, since);
-            drop(attempts);
-            self.tasks.spawn(doubt::settle(Arc::clone(self), target.clone(), since));
-        }
+        // Every receiver may be gone: the callers have timed out.
+        let _ = callers.send(Some(outcome.clone()));
+        // So that the caller continues before the log is written.
+        tokio::task::yield_now().await;
+        log_outcome(target, &outcome);
     }
 
-    /// Since when the binding has been in doubt; `None` where it is not.
-    fn in_doubt_since(&self, key: &AttemptKey) -> Option<Instant> {
-        self.attempts().doubtful.get(key).copied()
+    // A panic in a step leaves its attempt running: further calls join it and are told that it is lost.
+    fn bindings(&self) -> MutexGuard<'_, Bindings<Outcome>> {
+        self.bindings.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn end_doubt(&self, key: &AttemptKey, since: Instant) {
-        let mut attempts = self.attempts();
-        if attempts.doubtful.get(key) == Some(&since) {
-            attempts.doubtful.remove(key);
-        }
-    }
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
 
-    // Each change of these maps is one insert or remove.
-    fn attempts(&self) -> MutexGuard<'_, Attempts> {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Waits, and returns the next pause.
+async fn pass(pause: Duration) -> Duration {
+    sleep(pause).await;
+    MAX_PAUSE.min(pause * 2)
 }
 
 fn log_outcome(target: &Target, outcome: &BindResult) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::Event;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use placement::names::Names;
 use placement::reading::ReadingCodec;
 use placement::units::NodeName;
@@ -104,147 +104,7 @@ async fn a_pod_that_changes_while_in_doubt_is_not_bound_with_the_claim_of_what_i
 }
 
 #[tokio::test]
-async fn a_binding_that_landed_after_all_is_found_and_kept() {
-    let sim = Sim::start().await.unwrap();
-    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
-    let train = gpu_pod(&sim, "train", 5);
-    show(&view, &train);
-    sim.faults().next_bindings(1, Fault::DropReply);
-    // The look that follows at once fails too.
-    sim.faults().next(1, Verb::Get, PODS, Fault::DropRequest);
-    let outcome = binder.bind(target(&train)).await;
-    assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
-    binder.drain().await;
-    assert_eq!((used(&view), view.read().totals().reserved), (5, 0));
-    assert_eq!(sim.log().bindings().len(), 1);
-}
-
-#[tokio::test]
-async fn a_pod_that_goes_while_in_doubt_holds_nothing() {
-    let sim = Sim::start().await.unwrap();
-    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
-    let train = gpu_pod(&sim, "train", 5);
-    sim.faults().next_bindings(1, Fault::DropRequest);
-    let outcome = binder.bind(target(&train)).await;
-    assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
-    assert_eq!(used(&view), 5);
-    sim.delete(PODS, "default", "train");
-    binder.drain().await;
-    ends_later(&view);
-}
-
-#[tokio::test]
-async fn a_pod_that_was_bound_without_an_answer_and_then_deleted_by_force_counts_for_a_while() {
-    let sim = Sim::start().await.unwrap();
-    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
-    let train = gpu_pod(&sim, "train", 5);
-    show(&view, &train);
-    let delete = || sim.delete(PODS, "default", "train");
-    let outcome = bind_without_answer(&sim, &binder, &train, delete).await;
-    assert_eq!(outcome, Err(BindError::Gone));
-    ends_later(&view);
-}
-
-#[tokio::test]
-async fn a_pod_that_is_bound_and_gone_while_pods_are_listed_holds_nothing() {
-    let sim = Sim::start().await.unwrap();
-    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
-    let train = gpu_pod(&sim, "train", 5);
-    show(&view, &train);
-    sim.faults().next_bindings(1, Fault::Hang);
-    let binding = binder.bind(target(&train));
-    let list = async {
-        sim.until("the binding", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
-        let mut settled = HashSet::new();
-        assert_eq!(view.apply_pods(Event::Listing, &mut settled, Timestamp::now()), []);
-        sim.faults().release();
-        settled
-    };
-    let (outcome, mut settled) = tokio::join!(binding, list);
-    assert_eq!((outcome, used(&view)), (Ok(()), 5));
-    sim.delete(PODS, "default", "train");
-    let left_out = view.apply_pods(Event::Listed(Vec::new()), &mut settled, Timestamp::now());
-    assert_eq!(left_out, [target(&train).pod]);
-    binder.look_up(left_out);
-    binder.drain().await;
-    ends_later(&view);
-}
-
-#[tokio::test]
-async fn a_pod_that_is_bound_after_a_list_that_lacks_it_and_then_gone_holds_nothing() {
-    let sim = Sim::start().await.unwrap();
-    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
-    let train = gpu_pod(&sim, "train", 5);
-    show(&view, &train);
-    sim.faults().next_bindings(1, Fault::Hang);
-    let hangs = || sim.until("a call", |sim| (sim.faults().hanging() > 0).then_some(()));
-    let binding = binder.bind(target(&train));
-    let list = async {
-        hangs().await.unwrap();
-        list_nothing(&view);
-        sim.faults().release();
-        sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
-    };
-    assert_eq!(tokio::join!(binding, list), (Ok(()), ()));
-    assert_eq!(used(&view), 5);
-    hangs().await.unwrap();
-    sim.delete(PODS, "default", "train");
-    sim.faults().release();
-    binder.drain().await;
-    ends_later(&view);
-}
-
-/// Nobody has seen how the pod ended: it counts until a report of its node could have shown it, and then holds nothing.
-fn ends_later(view: &View) {
-    assert_eq!(used(view), 5);
-    view.change(|index| index.end_departures(Timestamp::now() + SignedDuration::from_secs(11)));
-    assert_eq!(used(view), 0);
-}
-
-/// The view after a list of all pods that has none.
-fn list_nothing(view: &View) {
-    let mut settled = HashSet::new();
-    for event in [Event::Listing, Event::Listed(Vec::new())] {
-        assert_eq!(view.apply_pods(event, &mut settled, Timestamp::now()), []);
-    }
-}
-
-/// Binds a pod, to which the answer is lost. Bind then reads the pod, and is answered after `meanwhile`.
-async fn bind_without_answer(
-    sim: &Sim,
-    binder: &Arc<Binder>,
-    pod: &Value,
-    meanwhile: impl FnOnce(),
-) -> Result<(), BindError> {
-    sim.faults().next_bindings(1, Fault::DropReply);
-    sim.faults().next(1, Verb::Get, PODS, Fault::Hang);
-    let look = async {
-        sim.until("the look", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
-        meanwhile();
-        sim.faults().release();
-    };
-    tokio::join!(binder.bind(target(pod)), look).0
-}
-
-fn reads(sim: &Sim) -> usize {
-    sim.log().all().iter().filter(|request| request.is(Verb::Get, PODS)).count()
-}
-
-#[tokio::test]
-async fn a_pod_that_is_read_while_a_list_lacks_it_is_looked_up_afterwards() {
-    let sim = Sim::start().await.unwrap();
-    let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
-    let train = gpu_pod(&sim, "train", 5);
-    show(&view, &train);
-    let outcome = bind_without_answer(&sim, &binder, &train, || list_nothing(&view)).await;
-    assert_eq!(outcome, Ok(()));
-    binder.drain().await;
-    // What the first read showed may be older than the list, and then no event shows the pod's end.
-    assert_eq!((reads(&sim), used(&view)), (2, 5));
-}
-
-#[tokio::test]
-async fn a_pod_in_doubt_that_is_read_while_a_list_lacks_it_is_looked_up_afterwards() {
+async fn a_binding_that_landed_is_found_and_looked_up_where_a_list_lacks_its_pod() {
     let sim = Sim::start().await.unwrap();
     let (view, binder) = binder(&sim, Duration::from_secs(65)).await;
     let train = gpu_pod(&sim, "train", 5);
@@ -255,8 +115,14 @@ async fn a_pod_in_doubt_that_is_read_while_a_list_lacks_it_is_looked_up_afterwar
     let outcome = binder.bind(target(&train)).await;
     assert!(matches!(outcome, Err(BindError::InDoubt(_))), "{outcome:?}");
     sim.until("the second look", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
-    list_nothing(&view);
+    let mut settled = HashSet::new();
+    for event in [Event::Listing, Event::Listed(Vec::new())] {
+        assert_eq!(view.apply_pods(event, &mut settled, Timestamp::now()), []);
+    }
     sim.faults().release();
     binder.drain().await;
-    assert_eq!((reads(&sim), used(&view)), (3, 5));
+    // What the second read showed may be older than the list, and then no event shows the pod's end.
+    let reads = sim.log().all().iter().filter(|request| request.is(Verb::Get, PODS)).count();
+    assert_eq!((reads, used(&view), view.read().totals().reserved), (3, 5, 0));
+    assert_eq!(sim.log().bindings().len(), 1);
 }

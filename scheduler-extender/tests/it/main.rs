@@ -28,7 +28,6 @@ mod refusals;
 mod replicas;
 mod report;
 mod rig;
-mod sequences;
 mod shadow;
 mod start;
 mod stored;

@@ -23,7 +23,7 @@ pub(super) struct Changes {
 
 impl Index {
     /// The first snapshot.
-    pub(in crate::view) fn first(&mut self) -> Current {
+    pub(crate) fn first(&mut self) -> Current {
         self.changes.others = true;
         let snapshot = Arc::new(Snapshot::empty(&self.policy));
         let empty = Current {
@@ -37,7 +37,7 @@ impl Index {
 
     /// The snapshot after `last`; `None` where nothing has changed, as after most watch events of a node: its kubelet's
     /// heartbeats.
-    pub(in crate::view) fn publish(&mut self, last: &Current) -> Option<Current> {
+    pub(crate) fn publish(&mut self, last: &Current) -> Option<Current> {
         let states = self.changed_states(&last.snapshot);
         let is_same = states.is_empty()
             && !self.nodes.has_other_names
