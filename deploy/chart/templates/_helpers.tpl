@@ -2,7 +2,30 @@
 the values of that release for the chart's. Every template begins with it. Templates cannot read values.yaml, so `make reference` writes it as
 defaults.json. */ -}}
 {{- define "plimsoll.complete" -}}
+{{- range $path, $moved := .Files.Get "moved.json" | fromJson }}
+{{- include "plimsoll.moved" (list $.Values (splitList "." $path) $path $moved) }}
+{{- end }}
 {{- include "plimsoll.add" (list .Values (.Files.Get "defaults.json" | fromJson)) }}
+{{- end }}
+
+{{- /* Takes out a value that is gone, at its old default: the last release has it. With another one it is refused, with what is in its place:
+(list VALUES, the parts of its path from there, PATH, what moved.json has of it). */ -}}
+{{- define "plimsoll.moved" -}}
+{{- $values := index . 0 }}
+{{- $key := index . 1 | first }}
+{{- $rest := index . 1 | rest }}
+{{- $moved := index . 3 }}
+{{- if and (kindIs "map" $values) (hasKey $values $key) }}
+{{- $value := get $values $key }}
+{{- if $rest }}
+{{- include "plimsoll.moved" (list $value $rest (index . 2) $moved) }}
+{{- else if ne (toJson $value) (toJson $moved.was) }}
+{{- fail (printf "the value %s is gone: in its place is %s" (index . 2) $moved.now) }}
+{{- end }}
+{{- if or (not $rest) (and (kindIs "map" $value) (not $value)) }}
+{{- $_ := unset $values $key }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* What is in the maps that are named here may be meant to be missing: (list VALUES DEFAULTS). */ -}}
@@ -11,7 +34,7 @@ defaults.json. */ -}}
 {{- range $key, $default := index . 1 }}
 {{- if not (hasKey $values $key) }}
 {{- $_ := set $values $key $default }}
-{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "probeResources" "nodeSelector" "env"))) }}
+{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "env"))) }}
 {{- include "plimsoll.add" (list (get $values $key) $default) }}
 {{- end }}
 {{- end }}
@@ -173,23 +196,65 @@ app.kubernetes.io/name: {{ . }}
 app.kubernetes.io/part-of: plimsoll
 {{- end }}
 
-{{- /* The metadata of a program's pods: (list NAME its values). */ -}}
-{{- define "plimsoll.podMetadata" -}}
-{{- $values := index . 1 -}}
-labels:
-  {{- with include "plimsoll.component" (index . 0) | trim }}
-  {{- nindent 2 . }}
-  {{- end }}
-  {{- include "plimsoll.selector" (index . 0) | nindent 2 }}
-  {{- with $values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with $values.podAnnotations }}
-annotations: {{- toYaml . | nindent 2 }}
+{{- /* A workload's pod template, with podTemplates.NAME merged into it: (list $ NAME TEXT). */ -}}
+{{- define "plimsoll.template" }}
+  template:
+{{- $patch := get (index . 0).Values.podTemplates (index . 1) }}
+{{- if $patch }}
+{{- $template := index . 2 | fromYaml }}
+{{- include "plimsoll.patch" (list $template $patch) }}
+{{- toYaml $template | nindent 4 }}
+{{- else }}
+{{- index . 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Lines of a pod's spec that values may change: (list $ its values). */ -}}
+{{- /* Merges maps: (list MAP PATCH). Of two containers with one name, the patch is merged into the other; a volume, a variable or a mount takes
+the place of the one with its name or path. Other lists replace. What is null goes. */ -}}
+{{- define "plimsoll.patch" -}}
+{{- $map := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- $former := get $map $key }}
+{{- $isContainers := has $key (list "containers" "initContainers") }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $map $key }}
+{{- else if and (kindIs "map" $value) (kindIs "map" $former) }}
+{{- include "plimsoll.patch" (list $former $value) }}
+{{- else if and (kindIs "slice" $former) (or $isContainers (has $key (list "volumes" "env" "volumeMounts"))) }}
+{{- $by := eq $key "volumeMounts" | ternary "mountPath" "name" }}
+{{- $items := dict }}
+{{- range $item := $value }}
+{{- $_ := set $items (get $item $by) $item }}
+{{- end }}
+{{- $merged := list }}
+{{- range $item := $former }}
+{{- $name := get $item $by }}
+{{- if and $isContainers (hasKey $items $name) }}
+{{- include "plimsoll.patch" (list $item (get $items $name)) }}
+{{- else if hasKey $items $name }}
+{{- $item = get $items $name }}
+{{- end }}
+{{- $_ := unset $items $name }}
+{{- $merged = append $merged $item }}
+{{- end }}
+{{- $_ := set $map $key (concat $merged (values $items)) }}
+{{- else }}
+{{- $_ := set $map $key $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The metadata of a workload's pods: (list $ NAME). */ -}}
+{{- define "plimsoll.podMetadata" }}
+    metadata:
+      labels:
+        {{- with include "plimsoll.component" . | trim }}
+        {{- nindent 8 . }}
+        {{- end }}
+        {{- include "plimsoll.selector" . | nindent 8 }}
+{{- end }}
+
+{{- /* Lines of every pod's spec: (list $ PRIORITYCLASS). */ -}}
 {{- define "plimsoll.pod" }}
       enableServiceLinks: false
       {{- with (index . 0).Values.image.pullSecrets }}
@@ -198,23 +263,43 @@ annotations: {{- toYaml . | nindent 2 }}
       - name: {{ . }}
       {{- end }}
       {{- end }}
-      {{- with (index . 1).priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
-      tolerations: {{- toYaml (index . 1).tolerations | nindent 8 }}
+      priorityClassName: {{ index . 1 }}
 {{- end }}
 
-{{- /* Lines of the spec of pods that run twice, on two nodes where there are two: (list $ PROGRAM its values). */ -}}
+{{- /* Lines of the spec of a node agent's pods, which go to every node that takes pods, whatever its taints. */ -}}
+{{- define "plimsoll.agent" }}
+      {{- include "plimsoll.pod" (list . "system-node-critical") }}
+      tolerations:
+      - {operator: Exists}
+{{- end }}
+
+{{- /* Lines of the spec of pods that run twice, on two nodes where there are two: (list $ PROGRAM USER SECONDS). After SECONDS, and not after the
+usual 5 minutes, a lost node's replica is replaced. */ -}}
 {{- define "plimsoll.replicas" }}
       serviceAccountName: {{ index . 1 }}
       automountServiceAccountToken: true
-      {{- include "plimsoll.pod" (list (index . 0) (index . 2)) }}
+      {{- include "plimsoll.pod" (list (index . 0) "system-cluster-critical") }}
+      tolerations:
+      - {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
+      - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: {{ index . 3 }}}
+      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: {{ index . 3 }}}
       topologySpreadConstraints:
       - maxSkew: 1
         topologyKey: kubernetes.io/hostname
         whenUnsatisfiable: ScheduleAnyway
         labelSelector:
           matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 12 }}
+      nodeSelector: {{- include "plimsoll.nodeSelector" (index . 0) | nindent 8 }}
+      {{- include "plimsoll.noRoot" (index . 2) }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: the user that it runs as. */ -}}
+{{- define "plimsoll.noRoot" }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: {{ . }}
+        runAsGroup: {{ . }}
+        seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- /* Lines of a container: its image, of one of the programs: (list $ NAME). */ -}}
@@ -263,9 +348,6 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if ne $names.gpuResource "aliyun.com/gpu-mem" }}
 {{- $_ := set $env "PLIMSOLL_GPU_RESOURCE" $names.gpuResource }}
 {{- end }}
-{{- if ne $names.gpuCountResource "aliyun.com/gpu-count" }}
-{{- $_ := set $env "PLIMSOLL_GPU_COUNT_RESOURCE" $names.gpuCountResource }}
-{{- end }}
 {{- if ne $names.annotationPrefix "plimsoll.dev" }}
 {{- $_ := set $env "PLIMSOLL_ANNOTATION_PREFIX" $names.annotationPrefix }}
 {{- end }}
@@ -309,40 +391,46 @@ annotations: {{- toYaml . | nindent 2 }}
 nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.kubernetes.io/pci-0302_10de.present feature.node.kubernetes.io/pci-0300_10de.present
 {{- end }}
 
+{{- /* The key and the value of gpuNodes.label, as a list in JSON. Without a value it is true. */ -}}
+{{- define "plimsoll.gpuLabel" -}}
+{{- printf "%s=true" .Values.gpuNodes.label | splitList "=" | toJson }}
+{{- end }}
+
 {{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
 {{- define "plimsoll.onGpuNodes" }}
-{{- $gpu := .Values.gpuNodes }}
+{{- $find := .Values.gpuNodes.find }}
+{{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
       nodeSelector:
-        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
-        {{- if eq $gpu.find "label" }}
-        {{ $gpu.label }}: {{ $gpu.value | quote }}
+        {{- include "plimsoll.nodeSelector" . | nindent 8 }}
+        {{- if eq $find "label" }}
+        {{ index $label 0 }}: {{ index $label 1 | quote }}
         {{- end }}
       affinity:
         nodeAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
             nodeSelectorTerms:
-            {{- if eq $gpu.find "label" }}
+            {{- if eq $find "label" }}
             - matchExpressions:
               {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-            {{- else if eq $gpu.find "look" }}
+            {{- else if eq $find "look" }}
             - matchExpressions:
               {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-              - key: {{ $gpu.label }}
+              - key: {{ index $label 0 }}
                 operator: NotIn
                 values: ["false"]
             {{- else }}
             - matchExpressions:
               {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-              - key: {{ $gpu.label }}
+              - key: {{ index $label 0 }}
                 operator: In
-                values: [{{ $gpu.value | quote }}]
+                values: [{{ index $label 1 | quote }}]
             {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
             - matchExpressions:
               {{- include "plimsoll.gpuMachines" $ | nindent 14 }}
               - key: {{ . }}
                 operator: In
                 values: ["true"]
-              - key: {{ $gpu.label }}
+              - key: {{ index $label 0 }}
                 operator: NotIn
                 values: ["false"]
             {{- end }}
@@ -352,10 +440,10 @@ nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.
 {{- /* Lines of a pod's spec: that it goes to every machine, but those that `plimsoll.onGpuNodes` names where an exporter of their own runs
 there. */ -}}
 {{- define "plimsoll.onOtherNodes" }}
-{{- $gpu := .Values.gpuNodes }}
-{{- $hasLabels := eq $gpu.find "hardwareLabels" }}
+{{- $hasLabels := eq .Values.gpuNodes.find "hardwareLabels" }}
+{{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
       nodeSelector:
-        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
+        {{- include "plimsoll.nodeSelector" . | nindent 8 }}
       affinity:
         nodeAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
@@ -363,16 +451,16 @@ there. */ -}}
             {{- if and .Values.exporter.gpuSignals $hasLabels }}
             - matchExpressions:
               {{- include "plimsoll.machines" . | nindent 14 }}
-              - key: {{ $gpu.label }}
+              - key: {{ index $label 0 }}
                 operator: In
                 values: ["false"]
             {{- end }}
             - matchExpressions:
               {{- include "plimsoll.machines" . | nindent 14 }}
               {{- if .Values.exporter.gpuSignals }}
-              - key: {{ $gpu.label }}
+              - key: {{ index $label 0 }}
                 operator: NotIn
-                values: [{{ $gpu.value | quote }}]
+                values: [{{ index $label 1 | quote }}]
               {{- if $hasLabels }}
               {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
               - key: {{ . }}
@@ -390,14 +478,11 @@ there. */ -}}
 {{ end -}}
 {{- end }}
 
-{{- /* The labels that a pod's node has: (list $ LABELS), and that of the images' architecture. */ -}}
+{{- /* The labels that a pod's node has. */ -}}
 {{- define "plimsoll.nodeSelector" -}}
-{{- $labels := merge (dict) (index . 1 | default dict) }}
-{{- with (index . 0).Values.image.architecture }}
-{{- $_ := set $labels "kubernetes.io/arch" . }}
-{{- end }}
-{{- with $labels }}
-{{- toYaml . }}
+kubernetes.io/os: linux
+{{- with .Values.image.architecture }}
+kubernetes.io/arch: {{ . }}
 {{- end }}
 {{- end }}
 
