@@ -125,6 +125,35 @@ rules:
 rules:
 {{- end }}
 
+{{- /* Rules of a Role: the Lease of a program's replicas. A right to create cannot be limited to a name. */ -}}
+{{- define "plimsoll.lease" }}
+# The Lease of its replicas. A right to create cannot be limited to a name.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [plimsoll-{{ . }}]
+  verbs: [get, update]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+{{- end }}
+
+{{- /* A Deployment up to its pod template: (list $ PROGRAM REPLICAS SURGE UNAVAILABLE). */ -}}
+{{- define "plimsoll.deployment" -}}
+{{ include "plimsoll.own" (list (index . 0) "apps/v1" "Deployment" (index . 1)) }}
+spec:
+  replicas: {{ index . 2 }}
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxSurge: {{ index . 3 }}, maxUnavailable: {{ index . 4 }}}
+  selector:
+    matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 6 }}
+{{- end }}
+
+{{- /* In CEL: that a write changes nothing else in an object's metadata than annotations. */ -}}
+{{- define "plimsoll.sameMetadata" -}}
+object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
+{{- end }}
+
 {{- /* A drain of several nodes takes one replica at a time: (list $ PROGRAM). */ -}}
 {{- define "plimsoll.budget" }}
 ---
@@ -152,6 +181,24 @@ spec:
       apiVersions: [v1]
       operations: [{{ index . 4 }}]
       resources: [{{ index . 5 }}]
+{{- end }}
+
+{{- /* The same for what a program's token may do, up to its variables and validations: (list $ NAME LABEL GROUP OPERATIONS RESOURCES PROGRAM). */ -}}
+{{- define "plimsoll.tokenPolicy" }}
+{{- include "plimsoll.policy" (list (index . 0) (index . 1) (index . 2) (index . 3) (index . 4) (index . 5) (list "Deny")) }}
+  matchConditions:
+  - name: by-the-{{ include "plimsoll.componentOf" (index . 6) }}
+    expression: "request.userInfo.username == '{{ include "plimsoll.user" (list (index . 0) (index . 6)) }}'"
+{{- end }}
+
+{{- /* Validations of events, by a program's token: it changes its own alone (PROGRAM). */ -}}
+{{- define "plimsoll.ownEvents" }}
+  - expression: >-
+      request.operation != 'UPDATE' || (
+      oldObject.?reportingController.orValue('') == 'plimsoll-{{ . }}' &&
+      object.?regarding == oldObject.?regarding)
+    message: the {{ include "plimsoll.componentOf" . | replace "-" " " }}'s token changes the events of plimsoll-{{ . }} alone
+    reason: Forbidden
 {{- end }}
 
 {{- /* In CEL: the keys of a pod's claim, and of Aliyun's annotations that tell the same. */ -}}
@@ -316,19 +363,20 @@ usual 5 minutes, a lost node's replica is replaced. */ -}}
           capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* Lines of a container: its probes at the admin port: (list PERIOD DELAY PERIOD), the last two being those of readiness. */ -}}
+{{- /* Lines of a container: its probes at the admin port: (list PERIOD DELAY PERIOD), the last two being those of readiness. More of liveness
+may follow. */ -}}
 {{- define "plimsoll.probes" }}
-        livenessProbe:
-          httpGet: {path: /livez, port: admin}
-          periodSeconds: {{ index . 0 }}
-          timeoutSeconds: 3
-          failureThreshold: 3
         readinessProbe:
           httpGet: {path: /readyz, port: admin}
           initialDelaySeconds: {{ index . 1 }}
           periodSeconds: {{ index . 2 }}
           timeoutSeconds: 2
           failureThreshold: 2
+        livenessProbe:
+          httpGet: {path: /livez, port: admin}
+          periodSeconds: {{ index . 0 }}
+          timeoutSeconds: 3
+          failureThreshold: 3
 {{- end }}
 
 {{- /* A source of a projected volume: (list SECRET KEY...). Files of it are readable for the pod's user, and follow changes. */ -}}
@@ -366,24 +414,20 @@ usual 5 minutes, a lost node's replica is replaced. */ -}}
 {{- end }}
 
 {{- /* Items of matchExpressions: neither nodes of EKS Fargate nor virtual ones. */ -}}
-{{- define "plimsoll.machines" -}}
-- key: eks.amazonaws.com/compute-type
-  operator: NotIn
-  values: [fargate]
-- key: type
-  operator: NotIn
-  values: [virtual-kubelet]
+{{- define "plimsoll.machines" }}
+              - {key: eks.amazonaws.com/compute-type, operator: NotIn, values: [fargate]}
+              - {key: type, operator: NotIn, values: [virtual-kubelet]}
 {{- end }}
 
 {{- /* The same, and not while NVIDIA's GPU operator replaces the driver. */ -}}
-{{- define "plimsoll.gpuMachines" -}}
-{{ include "plimsoll.machines" . }}
-- key: nvidia.com/gpu.deploy.client
-  operator: NotIn
-  values: ["false", paused-for-driver-upgrade, paused-for-mig-change]
-- key: nvidia.com/gpu-driver-upgrade-state
-  operator: NotIn
-  values: [pod-deletion-required, drain-required, pod-restart-required, upgrade-failed]
+{{- define "plimsoll.gpuMachines" }}
+              {{- include "plimsoll.machines" . }}
+              - key: nvidia.com/gpu.deploy.client
+                operator: NotIn
+                values: ["false", paused-for-driver-upgrade, paused-for-mig-change]
+              - key: nvidia.com/gpu-driver-upgrade-state
+                operator: NotIn
+                values: [pod-deletion-required, drain-required, pod-restart-required, upgrade-failed]
 {{- end }}
 
 {{- /* The labels by which clusters tell that a node has a card of NVIDIA's, each with the value true. */ -}}
@@ -396,86 +440,78 @@ nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.
 {{- printf "%s=true" .Values.gpuNodes.label | splitList "=" | toJson }}
 {{- end }}
 
-{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
-{{- define "plimsoll.onGpuNodes" }}
-{{- $find := .Values.gpuNodes.find }}
-{{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
-      nodeSelector:
-        {{- include "plimsoll.nodeSelector" . | nindent 8 }}
-        {{- if eq $find "label" }}
-        {{ index $label 0 }}: {{ index $label 1 | quote }}
-        {{- end }}
+{{- /* Lines of a pod's spec: the nodes that it goes to, up to its terms. */ -}}
+{{- define "plimsoll.nodes" }}
       affinity:
         nodeAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
             nodeSelectorTerms:
-            {{- if eq $find "label" }}
+{{- end }}
+
+{{- /* A term: of these machines those with labels as these: (list MACHINES (list KEY OPERATOR VALUE)...). */ -}}
+{{- define "plimsoll.term" }}
             - matchExpressions:
-              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-            {{- else if eq $find "look" }}
-            - matchExpressions:
-              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-              - key: {{ index $label 0 }}
-                operator: NotIn
-                values: ["false"]
-            {{- else }}
-            - matchExpressions:
-              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-              - key: {{ index $label 0 }}
-                operator: In
-                values: [{{ index $label 1 | quote }}]
-            {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
-            - matchExpressions:
-              {{- include "plimsoll.gpuMachines" $ | nindent 14 }}
-              - key: {{ . }}
-                operator: In
-                values: ["true"]
-              - key: {{ index $label 0 }}
-                operator: NotIn
-                values: ["false"]
-            {{- end }}
-            {{- end }}
+              {{- include (first .) . }}
+              {{- range rest . }}
+              - {key: {{ index . 0 }}, operator: {{ index . 1 }}, values: [{{ index . 2 | quote }}]}
+              {{- end }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
+{{- define "plimsoll.onGpuNodes" }}
+{{- $find := .Values.gpuNodes.find }}
+{{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
+{{- $key := index $label 0 }}
+{{- $value := index $label 1 }}
+{{- $machines := "plimsoll.gpuMachines" }}
+      nodeSelector:
+        {{- include "plimsoll.nodeSelector" . | nindent 8 }}
+        {{- if eq $find "label" }}
+        {{ $key }}: {{ $value | quote }}
+        {{- end }}
+      {{- include "plimsoll.nodes" . }}
+      {{- if eq $find "label" }}
+      {{- include "plimsoll.term" (list $machines) }}
+      {{- else if eq $find "look" }}
+      {{- include "plimsoll.term" (list $machines (list $key "NotIn" "false")) }}
+      {{- else }}
+      {{- include "plimsoll.term" (list $machines (list $key "In" $value)) }}
+      {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+      {{- include "plimsoll.term" (list $machines (list . "In" "true") (list $key "NotIn" "false")) }}
+      {{- end }}
+      {{- end }}
 {{- end }}
 
 {{- /* Lines of a pod's spec: that it goes to every machine, but those that `plimsoll.onGpuNodes` names where an exporter of their own runs
 there. */ -}}
 {{- define "plimsoll.onOtherNodes" }}
-{{- $hasLabels := eq .Values.gpuNodes.find "hardwareLabels" }}
 {{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
-      nodeSelector:
-        {{- include "plimsoll.nodeSelector" . | nindent 8 }}
-      affinity:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms:
-            {{- if and .Values.exporter.gpuSignals $hasLabels }}
-            - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
-              - key: {{ index $label 0 }}
-                operator: In
-                values: ["false"]
-            {{- end }}
-            - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
-              {{- if .Values.exporter.gpuSignals }}
-              - key: {{ index $label 0 }}
-                operator: NotIn
-                values: [{{ index $label 1 | quote }}]
-              {{- if $hasLabels }}
-              {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
-              - key: {{ . }}
-                operator: NotIn
-                values: ["true"]
-              {{- end }}
-              {{- end }}
-              {{- end }}
+{{- $key := first $label }}
+{{- $others := list "plimsoll.machines" }}
+{{- if .Values.exporter.gpuSignals }}
+{{- $others = append $others (list $key "NotIn" (index $label 1)) }}
+{{- end }}
+      nodeSelector: {{- include "plimsoll.nodeSelector" . | nindent 8 }}
+      {{- include "plimsoll.nodes" . }}
+      {{- if and .Values.exporter.gpuSignals (eq .Values.gpuNodes.find "hardwareLabels") }}
+      {{- include "plimsoll.term" (list "plimsoll.machines" (list $key "In" "false")) }}
+      {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+      {{- $others = append $others (list . "NotIn" "true") }}
+      {{- end }}
+      {{- end }}
+      {{- include "plimsoll.term" $others }}
 {{- end }}
 
-{{- /* A line with the label of a program, whatever its workloads are called; nothing for what is none. */ -}}
+{{- /* A line with the label of what a program is; nothing for what is none. */ -}}
 {{- define "plimsoll.component" -}}
-{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" "node-exporter-plus" "exporter" "node-exporter-plus-gpu" "exporter" }}
-{{- with get $components . }}app.kubernetes.io/component: {{ . }}
+{{- with include "plimsoll.componentOf" . }}app.kubernetes.io/component: {{ . }}
 {{ end -}}
+{{- end }}
+
+{{- /* What a program is, whatever its workloads are called; nothing for what is none. */ -}}
+{{- define "plimsoll.componentOf" -}}
+{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" "node-exporter-plus" "exporter" "node-exporter-plus-gpu" "exporter" }}
+{{- get $components . }}
 {{- end }}
 
 {{- /* The labels that a pod's node has. */ -}}
