@@ -1,7 +1,7 @@
 //! The documents name every annotation and port; the threat model and the table of symptoms name tests that exist, and
 //! symptoms in the words of the programs.
 
-use placement::names::{HOT_VALUE, Names, aliyun};
+use placement::names::{GPU_COUNT_RESOURCE, HOT_VALUE, Names, aliyun};
 
 use crate::manifests::{PROGRAMS, ports, read};
 use crate::repository;
@@ -18,7 +18,7 @@ fn every_key_on_nodes_and_pods_is_documented() {
     let theirs = [
         HOT_VALUE,
         names.gpu_resource(),
-        names.gpu_count_resource(),
+        GPU_COUNT_RESOURCE,
         aliyun::IDX,
         aliyun::DEV,
         aliyun::POD,

@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 
-use crate::flags::parsed;
 use crate::manifests::{of_kind, read};
 
 #[derive(Deserialize)]
@@ -147,8 +146,8 @@ fn paths(entry: &Extender) -> Vec<String> {
 #[test]
 fn bind_timeout_is_below_the_http_timeout_of_its_entry() {
     let (_, gpu) = entries();
-    let deadline = parsed("scheduler-extender").raw("bind-timeout").expect("a deadline");
-    assert!(seconds(&deadline) + 0.5 < seconds(&gpu.http_timeout));
+    let deadline = scheduler_extender::args::BIND_TIMEOUT.as_secs_f64();
+    assert!(deadline + 0.5 < seconds(&gpu.http_timeout));
 }
 
 fn seconds(text: &str) -> f64 {

@@ -136,8 +136,7 @@ fn the_schema_takes_the_values_that_are_gone_so_that_the_templates_tell_of_them(
 }
 
 /// The variables that the values `names` set.
-const NAMES: [&str; 3] =
-    ["PLIMSOLL_ANNOTATION_PREFIX", "PLIMSOLL_GPU_COUNT_RESOURCE", "PLIMSOLL_GPU_RESOURCE"];
+const NAMES: [&str; 2] = ["PLIMSOLL_ANNOTATION_PREFIX", "PLIMSOLL_GPU_RESOURCE"];
 
 /// A flag among the arguments wins over its variable, which would have no effect.
 #[test]

@@ -446,7 +446,7 @@ fn the_verbs_are_open_to_the_control_planes_addresses_and_the_other_replica_alon
 fn cert_manager_makes_the_certificates_that_the_programs_check() {
     let own = parsed("scheduler-extender").raw("replica-server-name").expect("a name");
     let clients = parsed("scheduler-extender").raw("client-names").expect("names");
-    let server = parsed("annotator").raw("exporter-server-name").expect("a name");
+    let server = "node-exporter-plus";
     let scheduler = clients.split(',').next().expect("a name");
     let both = json!(["digital signature", "server auth", "client auth"]);
     let client = json!(["digital signature", "client auth"]);

@@ -52,7 +52,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"extender.resources.limit={}"#, "limit"),
         (r#"extender.resources.limits.memory="640MB""#, "memory"),
         (r#"extender.env.PLIMSOLL_LOG_LEVEL=5"#, "PLIMSOLL_LOG_LEVEL"),
-        (r#"extender.env.PLIMSOLL_BIND_TIMEOUT="9s""#, "PLIMSOLL_BIND_TIMEOUT"),
+        (r#"extender.env.PLIMSOLL_LEASE_NAME="x""#, "PLIMSOLL_LEASE_NAME"),
         (r#"extender.env.log="x""#, "log"),
         (r#"annotator.taintHotNodes=false"#, "taintHotNodes"),
         (r#"annotator.taintHotNodes="NoExecute""#, "taintHotNodes"),

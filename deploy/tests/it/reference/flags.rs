@@ -45,6 +45,7 @@ const MORE: [(&str, &str, &str); 42] = [
         "context-probe-socket",
         "[GPUs that CUDA cannot use](gpu.md#gpus-that-cuda-cannot-use)",
     ),
+    ("gpushare-device-plugin", "health-interval", "[what pods use](gpu.md#what-pods-use)"),
     ("gpushare-device-plugin", "host-root", "[when a pod ends](gpu.md#when-a-pod-ends)"),
     (
         "gpushare-device-plugin",
@@ -61,7 +62,6 @@ const MORE: [(&str, &str, &str); 42] = [
         "nvidia-cdi-dirs",
         "[a pod fails on its node](troubleshoot.md#a-pod-fails-or-waits-on-its-node)",
     ),
-    ("gpushare-device-plugin", "process-interval", "[what pods use](gpu.md#what-pods-use)"),
     (
         "gpushare-device-plugin",
         "response",
