@@ -21,6 +21,6 @@ render tests/rendered/mps-control-daemon.yaml --show-only templates/mps-control-
 render tests/rendered/unhealthy-gpus.yaml --show-only templates/unhealthy-gpus.yaml \
     --set devicePlugin.unhealthyConfigMaps=true
 # As a rule file of Prometheus.
-render manifests/rules.yaml --show-only templates/monitoring.yaml --set monitoring.prometheusRule.enabled=true
+render manifests/rules.yaml --show-only templates/monitoring.yaml --set monitoring.rules=true
 rules=$(sed -e '2,/^spec:$/d' -e 's/^  //' "$out/manifests/rules.yaml")
 echo "$rules" >"$out/manifests/rules.yaml"

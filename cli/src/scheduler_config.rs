@@ -404,7 +404,7 @@ const GPU_END: &str = "  \
   # Never: a GPU pod that kube-scheduler bound by itself would have no card.
   ignorable: false
   nodeCacheCapable: true
-  # Longer than the extender's --bind-timeout, so that a late binding is still reported as what it is.
+  # Longer than the 4 s of the extender's Bind, so that a late binding is still reported as what it is.
   httpTimeout: 5s
   managedResources:
   - name: aliyun.com/gpu-mem

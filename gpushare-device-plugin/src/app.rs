@@ -60,6 +60,8 @@ use crate::unhealthy_map::UnhealthyMap;
 
 /// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Polls of the cards' health from one look at their processes to the next.
+const POLLS_PER_LOOK_AT_PROCESSES: u32 = 2;
 /// Time for the first list of pods. After it the plugin registers without the list, since containers that
 /// restart need the plugin even while the API server is unreachable.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -351,7 +353,8 @@ impl Wiring {
     ) -> watch::Receiver<Arc<Snapshot>> {
         let (snapshots, snapshot) = watch::channel(Arc::default());
         let host = HostProcesses { proc: self.host.proc.clone() };
-        let watch = ProcessWatch { probe, host, every: self.args.process_interval, snapshots };
+        let every = self.args.health_interval * POLLS_PER_LOOK_AT_PROCESSES;
+        let watch = ProcessWatch { probe, host, every, snapshots };
         let card_use = CardUse { node: self.args.node(), snapshot: snapshot.clone(), pods };
         self.context.before_scrape(&self.metrics, card_use, set_card_use);
         self.spawn("processes", |shutdown| watch.run(shutdown));

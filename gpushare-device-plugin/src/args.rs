@@ -137,7 +137,8 @@ pub struct Args {
     )]
     pub unified_memory_mib: u64,
 
-    /// Time between two polls of each card's health, 100 ms to an hour.
+    /// Time between two polls of each card's health, 100 ms to an hour. The processes on it are looked at half as
+    /// often, where the pod is in the host's PID namespace (hostPID).
     #[arg(
         long,
         env = "PLIMSOLL_HEALTH_INTERVAL",
@@ -146,17 +147,6 @@ pub struct Args {
         value_name = "DURATION"
     )]
     pub health_interval: Duration,
-
-    /// Time between two looks at the processes on each card, 100 ms to an hour. They are known only where the pod is in
-    /// the host's PID namespace (hostPID).
-    #[arg(
-        long,
-        env = "PLIMSOLL_PROCESS_INTERVAL",
-        default_value = "10s",
-        value_parser = poll_interval,
-        value_name = "DURATION"
-    )]
-    pub process_interval: Duration,
 
     /// Time between two comparisons of claims, the kubelet's records and the processes on the cards, 100 ms to an hour.
     /// What does not agree twice in a row is repaired, or told by an event.

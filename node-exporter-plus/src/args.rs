@@ -111,10 +111,6 @@ pub struct Args {
     )]
     pub nvml_library: PathBuf,
 
-    /// The program that loads --nvml-library and reports the cards [default: gpu-probe beside this program].
-    #[arg(long, env = "PLIMSOLL_GPU_PROBE", value_name = "FILE")]
-    pub gpu_probe: Option<PathBuf>,
-
     /// Log and admin flags.
     #[command(flatten)]
     pub daemon: daemon::DaemonArgs<19105>,
@@ -126,13 +122,10 @@ impl Args {
         Roots::below(&self.host_root, &self.kubelet_root)
     }
 
-    /// How to run the probe of the cards.
+    /// How to run the probe of the cards: gpu-probe, beside this program, loads the library and reports the cards.
     pub(crate) fn probe(&self) -> Probe {
         Probe {
-            program: self.gpu_probe.clone().unwrap_or_else(|| {
-                let own = std::env::current_exe().unwrap_or_default();
-                own.with_file_name("gpu-probe")
-            }),
+            program: std::env::current_exe().unwrap_or_default().with_file_name("gpu-probe"),
             library: self.nvml_library.clone(),
             interval: self.sample_interval,
         }

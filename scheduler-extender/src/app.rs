@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
 use crate::annotator_client::Reads as _;
+use crate::args::BIND_TIMEOUT;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evictor};
@@ -124,7 +125,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         view: Arc::clone(&view),
         metrics: metrics.clone(),
         clock: Arc::clone(&clock),
-        limits: BindLimits::answering_within(args.bind_timeout),
+        limits: BindLimits::answering_within(BIND_TIMEOUT),
         replicas: Arc::clone(&replicas),
     });
     let forwarder = Forwarder::new(

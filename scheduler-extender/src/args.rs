@@ -13,6 +13,10 @@ use settings::{ApiArgs, LoadArgs, NameArgs};
 
 use crate::{annotator_client, field};
 
+/// How long a Bind call may take: below the `httpTimeout` of kube-scheduler's entry, 5 s, since an answer that comes
+/// too late is none.
+pub const BIND_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// How long a pod must have waited before others are evicted for it: until then a pod that has ended may make room, and
 /// kube-scheduler tries again several times.
 pub const EVICT_AFTER: Duration = Duration::from_secs(10);
@@ -131,17 +135,6 @@ pub struct Args {
     /// a day after its last answer, pods that no reading shows yet are estimated from their requests and limits.
     #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = annotator_client::Url::parse)]
     pub learned_use_url: Option<annotator_client::Url>,
-
-    /// How long a Bind call may take. Keep it below the httpTimeout of kube-scheduler's extender
-    /// entry (5s by default): an answer that comes too late is no answer.
-    #[arg(
-        long,
-        env = "PLIMSOLL_BIND_TIMEOUT",
-        default_value = "4s",
-        value_parser = daemon::positive_duration,
-        value_name = "DURATION"
-    )]
-    pub bind_timeout: Duration,
 
     /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one card:
     /// kube-scheduler's own preemption does nothing then. Only pods of lower priority, through the Eviction API, so
@@ -299,15 +292,6 @@ mod tests {
     fn the_defaults_are_the_fields_own() {
         let args = parse(&[]).unwrap();
         assert_eq!(args.listen_address.port(), 19100);
-        assert_eq!(args.bind_timeout, Duration::from_secs(4));
         assert_eq!(args.names.names(), Names::default());
-    }
-
-    #[test]
-    fn a_deadline_that_is_none_is_refused() {
-        for text in ["0s", "-1s", "4", "soon"] {
-            assert!(parse(&["--bind-timeout", text]).is_err(), "{text}");
-        }
-        assert!(parse(&["--bind-timeout=1500ms"]).is_ok());
     }
 }

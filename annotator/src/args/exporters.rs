@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use cluster::ServicePort;
 use daemon::follow::NamedFile;
-use reqwest::Url;
-use rustls::pki_types::DnsName;
 
 use super::durations::zero_or;
 use crate::exporter::credentials::CredentialFiles;
@@ -37,21 +35,10 @@ pub struct ExporterArgs {
     )]
     pub exporter_service: Option<ServicePort>,
 
-    /// Ask exporters over TLS, and accept only certificates that are signed by a CA in this PEM file.
-    /// Read again when it changes.
+    /// Ask exporters over TLS, and accept only certificates for the DNS name node-exporter-plus that
+    /// are signed by a CA in this PEM file. Read again when it changes.
     #[arg(long, env = "PLIMSOLL_EXPORTER_CA_FILE", value_name = "FILE")]
     pub exporter_ca_file: Option<PathBuf>,
-
-    /// The DNS name that every exporter's certificate must carry. It is the same for all, since nodes
-    /// are reached by their addresses.
-    #[arg(
-        long,
-        env = "PLIMSOLL_EXPORTER_SERVER_NAME",
-        default_value = "node-exporter-plus",
-        value_parser = server_name,
-        value_name = "NAME"
-    )]
-    pub exporter_server_name: DnsName<'static>,
 
     /// Send exporters the bearer token in this file, after their certificate was verified. Read again
     /// when it changes.
@@ -91,7 +78,6 @@ impl ExporterArgs {
         let token = self.exporter_token_file.as_ref();
         Some(CredentialFiles {
             ca: NamedFile::optional("--exporter-ca-file", self.exporter_ca_file.as_ref())?,
-            server_name: self.exporter_server_name.clone(),
             token: NamedFile::optional("--exporter-token-file", token),
         })
     }
@@ -100,15 +86,6 @@ impl ExporterArgs {
 fn exporter_service(text: &str) -> Result<ServicePort, String> {
     ServicePort::parse(text)
         .ok_or_else(|| "expected NAMESPACE/NAME or NAMESPACE/NAME:PORT-NAME".to_owned())
-}
-
-/// Accepts a DNS name that is one in a URL, too: URLs take names such as `0x7f` for IP addresses.
-fn server_name(text: &str) -> Result<DnsName<'static>, String> {
-    let url = Url::parse(&format!("https://{text}/"));
-    match DnsName::try_from(text.to_owned()) {
-        Ok(name) if url.is_ok_and(|url| url.domain().is_some()) => Ok(name),
-        _ => Err("expected a DNS name, as certificates carry them".to_owned()),
-    }
 }
 
 /// Accepts 0, and what is neither too short for a mean nor too long for a comparison of two answers.

@@ -191,10 +191,6 @@ mod tests {
             "--prometheus-queries-file=/queries.json",
             "--prometheus-ca-file=/ca",
             "--time-zone=Mars/Olympus",
-            "--exporter-server-name=two words",
-            "--exporter-server-name=10.0.0.1",
-            "--exporter-server-name=::1",
-            "--exporter-server-name=0x7f",
             "--node-selector=type!=a b",
         ] {
             assert!(parse(&[flag]).is_err(), "{flag}");

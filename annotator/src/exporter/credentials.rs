@@ -3,7 +3,6 @@
 use daemon::follow::{FileError, NamedFile, Source};
 use daemon::token::token;
 use http::header::HeaderValue;
-use rustls::pki_types::DnsName;
 
 use super::tls::{self, TlsSettings};
 use super::transport::Transport;
@@ -13,8 +12,6 @@ use super::transport::Transport;
 pub(crate) struct CredentialFiles {
     /// PEM certificates, one of which must have signed the exporter's.
     pub ca: NamedFile,
-    /// The DNS name that the exporter's certificate must carry.
-    pub server_name: DnsName<'static>,
     /// The file with the token.
     pub token: Option<NamedFile>,
 }
@@ -23,12 +20,7 @@ impl CredentialFiles {
     fn tls_settings(&self, ca: &[u8], token: Option<&[u8]>) -> Result<TlsSettings, FileError> {
         let connector = tls::trust(ca).map_err(|problem| not_a_ca(&self.ca, &problem))?;
         let authorization = self.token.as_ref().zip(token).map(|(file, text)| bearer(file, text));
-        Ok(TlsSettings {
-            connector,
-            ca: ca.to_owned(),
-            server_name: self.server_name.clone(),
-            authorization: authorization.transpose()?,
-        })
+        Ok(TlsSettings { connector, ca: ca.to_owned(), authorization: authorization.transpose()? })
     }
 }
 
@@ -72,9 +64,8 @@ mod tests {
 
     fn files(ca: PathBuf, token: Option<PathBuf>) -> CredentialFiles {
         let token = token.map(|path| NamedFile { flag: "--exporter-token-file", path });
-        let server_name = DnsName::try_from("node-exporter-plus").unwrap();
         let ca = NamedFile { flag: "--exporter-ca-file", path: ca };
-        CredentialFiles { ca, server_name, token }
+        CredentialFiles { ca, token }
     }
 
     fn error(ca: &str, token: &str) -> String {

@@ -12,10 +12,13 @@ use daemon::tls::{ALGORITHMS, Servers};
 use http::header::HeaderValue;
 use rustls::client::Resumption;
 use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, DnsName};
 use rustls::{AlertDescription, ClientConfig, OtherError, RootCertStore};
 use tokio_rustls::TlsConnector;
+
+/// The DNS name that every exporter's certificate must carry.
+pub(super) const SERVER_NAME: &str = "node-exporter-plus";
 
 /// The TLS settings of connections to exporters.
 #[derive(Clone)]
@@ -24,8 +27,6 @@ pub(crate) struct TlsSettings {
     pub connector: TlsConnector,
     /// The content of the CA's file, to detect a change of the CA.
     pub ca: Vec<u8>,
-    /// The DNS name that certificates must carry.
-    pub server_name: DnsName<'static>,
     /// The value of the Authorization header, if there is a token.
     pub authorization: Option<HeaderValue>,
 }
@@ -33,7 +34,6 @@ pub(crate) struct TlsSettings {
 impl fmt::Debug for TlsSettings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut settings = formatter.debug_struct("TlsSettings");
-        settings.field("server_name", &self.server_name);
         settings.field("authorization", &self.authorization).finish_non_exhaustive()
     }
 }

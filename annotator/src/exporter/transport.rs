@@ -7,12 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cluster::ServerPlace;
 use http::header::HeaderValue;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
 use super::endpoint::Endpoint;
 use super::error::PollError;
 use super::http::{Connection, Recipient};
-use super::tls::{TlsSettings, tls_cause};
+use super::tls::{SERVER_NAME, TlsSettings, tls_cause};
 
 /// The transport to all exporters.
 #[derive(Debug)]
@@ -29,9 +30,7 @@ impl Transport {
     pub(super) fn trusts_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Plain, Self::Plain) => true,
-            (Self::Secure(ours), Self::Secure(theirs)) => {
-                ours.ca == theirs.ca && ours.server_name == theirs.server_name
-            }
+            (Self::Secure(ours), Self::Secure(theirs)) => ours.ca == theirs.ca,
             _ => false,
         }
     }
@@ -42,7 +41,7 @@ impl Transport {
         let mut authorization = None;
         if let Self::Secure(settings) = self {
             let port = address.rsplit(':').next().unwrap_or_default();
-            address = format!("{}:{port}", settings.server_name.as_ref());
+            address = format!("{SERVER_NAME}:{port}");
             authorization.clone_from(&settings.authorization);
         }
         match HeaderValue::try_from(address) {
@@ -66,7 +65,8 @@ impl Transport {
         match self {
             Self::Plain => Ok(Connection::new(stream)),
             Self::Secure(settings) => {
-                let name = settings.server_name.clone().into();
+                let name = ServerName::try_from(SERVER_NAME)
+                    .map_err(|error| PollError::Connect(error.to_string()))?;
                 let opened = settings.connector.connect(name, stream).await;
                 Ok(Connection::new(opened.map_err(|error| connect_error(&error))?))
             }

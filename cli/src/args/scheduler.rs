@@ -34,7 +34,7 @@ pub(crate) enum SchedulerCommand {
     /// They are in the Secrets scheduler-extender-tls and kube-scheduler-tls of Plimsoll's namespace (ca.crt, tls.crt
     /// and tls.key), last for 365 days, and nothing renews them. The key of their CA is not kept. It needs no root.
     ///
-    /// The extender does not start without; with the value extender.tls.enabled=false it asks for none. It follows its
+    /// The extender does not start without; with the value extender.tls=false it asks for none. It follows its
     /// Secret. A control-plane node has a copy of kube-scheduler's: after a renewal run `enable` there, from a timer
     /// for instance.
     Certificates(Certificates),

@@ -213,7 +213,6 @@ impl Facts {
         let shipped = Names::default();
         Names::new(
             self.plugin_setting("PLIMSOLL_GPU_RESOURCE", shipped.gpu_resource()),
-            self.plugin_setting("PLIMSOLL_GPU_COUNT_RESOURCE", shipped.gpu_count_resource()),
             self.plugin_setting("PLIMSOLL_ANNOTATION_PREFIX", ANNOTATION_PREFIX),
         )
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use placement::names::Names;
+use placement::names::{GPU_COUNT_RESOURCE, Names};
 use serde_json::Value;
 
 use super::facts::{Facts, PLUGIN};
@@ -163,7 +163,7 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
     let told = about(facts, &["GPUCardOfferedTwice", "GPUCardHeldTwice"], AUDITED, found);
     found.fail_of("another device plugin serves the same cards", &told, TODO);
     let names = facts.names();
-    let own = [names.gpu_resource(), names.gpu_count_resource()];
+    let own = [names.gpu_resource(), GPU_COUNT_RESOURCE];
     let nodes = nodes_with_cards(facts, found);
     let [mut both, mut perhaps]: [Vec<String>; 2] = Default::default();
     for node in nodes.iter().flatten() {

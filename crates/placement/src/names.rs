@@ -51,27 +51,27 @@ pub fn is_of_label(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
 }
 
+/// The extended resource that tells Aliyun's tools how many cards a node has.
+pub const GPU_COUNT_RESOURCE: &str = "aliyun.com/gpu-count";
+
 /// Resource names and annotation keys in force. [`Names::default`] is what the field uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     gpu_resource: String,
-    gpu_count_resource: String,
     prefix: String,
 }
 
 impl Default for Names {
     fn default() -> Self {
-        Self::new("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "plimsoll.dev")
+        Self::new("aliyun.com/gpu-mem", "plimsoll.dev")
     }
 }
 
 impl Names {
-    /// Names from the resource that pods request, the resource that counts cards, and the prefix
-    /// (a domain, without the slash) of our own annotations.
-    pub fn new(gpu_resource: &str, gpu_count_resource: &str, prefix: &str) -> Self {
+    /// Names from the resource that pods request, and the prefix (a domain, without the slash) of our own annotations.
+    pub fn new(gpu_resource: &str, prefix: &str) -> Self {
         Self {
             gpu_resource: gpu_resource.to_owned(),
-            gpu_count_resource: gpu_count_resource.to_owned(),
             prefix: prefix.trim_end_matches('/').to_owned(),
         }
     }
@@ -79,11 +79,6 @@ impl Names {
     /// The extended resource that pods request, in units of card memory.
     pub fn gpu_resource(&self) -> &str {
         &self.gpu_resource
-    }
-
-    /// The extended resource that tells how many cards a node has.
-    pub fn gpu_count_resource(&self) -> &str {
-        &self.gpu_count_resource
     }
 
     /// Node annotation: the cards as the device plugin sees them.

@@ -28,15 +28,6 @@ pub struct NameArgs {
     )]
     pub gpu_resource: String,
 
-    /// The resource that tells how many cards a node has.
-    #[arg(
-        long,
-        env = "PLIMSOLL_GPU_COUNT_RESOURCE",
-        default_value = "aliyun.com/gpu-count",
-        value_name = "RESOURCE"
-    )]
-    pub gpu_count_resource: String,
-
     /// The domain of our own annotations and CDI devices. The keys `ALIYUN_COM_GPU_MEM_*` are fixed: other tools read
     /// them.
     #[arg(
@@ -52,7 +43,7 @@ impl NameArgs {
     /// The names as `placement` takes them.
     #[must_use]
     pub fn names(&self) -> Names {
-        Names::new(&self.gpu_resource, &self.gpu_count_resource, &self.annotation_prefix)
+        Names::new(&self.gpu_resource, &self.annotation_prefix)
     }
 }
 

@@ -2,7 +2,30 @@
 the values of that release for the chart's. Every template begins with it. Templates cannot read values.yaml, so `make reference` writes it as
 defaults.json. */ -}}
 {{- define "plimsoll.complete" -}}
+{{- range $path, $moved := .Files.Get "moved.json" | fromJson }}
+{{- include "plimsoll.moved" (list $.Values (splitList "." $path) $path $moved) }}
+{{- end }}
 {{- include "plimsoll.add" (list .Values (.Files.Get "defaults.json" | fromJson)) }}
+{{- end }}
+
+{{- /* Takes out a value that is gone, at its old default: the last release has it. With another one it is refused, with what is in its place:
+(list VALUES, the parts of its path from there, PATH, what moved.json has of it). */ -}}
+{{- define "plimsoll.moved" -}}
+{{- $values := index . 0 }}
+{{- $key := index . 1 | first }}
+{{- $rest := index . 1 | rest }}
+{{- $moved := index . 3 }}
+{{- if and (kindIs "map" $values) (hasKey $values $key) }}
+{{- $value := get $values $key }}
+{{- if $rest }}
+{{- include "plimsoll.moved" (list $value $rest (index . 2) $moved) }}
+{{- else if ne (toJson $value) (toJson $moved.was) }}
+{{- fail (printf "the value %s is gone: in its place is %s" (index . 2) $moved.now) }}
+{{- end }}
+{{- if or (not $rest) (and (kindIs "map" $value) (not $value)) }}
+{{- $_ := unset $values $key }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* What is in the maps that are named here may be meant to be missing: (list VALUES DEFAULTS). */ -}}
@@ -11,7 +34,7 @@ defaults.json. */ -}}
 {{- range $key, $default := index . 1 }}
 {{- if not (hasKey $values $key) }}
 {{- $_ := set $values $key $default }}
-{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "probeResources" "nodeSelector" "env"))) }}
+{{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "env"))) }}
 {{- include "plimsoll.add" (list (get $values $key) $default) }}
 {{- end }}
 {{- end }}
@@ -102,6 +125,35 @@ rules:
 rules:
 {{- end }}
 
+{{- /* Rules of a Role: the Lease of a program's replicas. A right to create cannot be limited to a name. */ -}}
+{{- define "plimsoll.lease" }}
+# The Lease of its replicas. A right to create cannot be limited to a name.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [plimsoll-{{ . }}]
+  verbs: [get, update]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+{{- end }}
+
+{{- /* A Deployment up to its pod template: (list $ PROGRAM REPLICAS SURGE UNAVAILABLE). */ -}}
+{{- define "plimsoll.deployment" -}}
+{{ include "plimsoll.own" (list (index . 0) "apps/v1" "Deployment" (index . 1)) }}
+spec:
+  replicas: {{ index . 2 }}
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxSurge: {{ index . 3 }}, maxUnavailable: {{ index . 4 }}}
+  selector:
+    matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 6 }}
+{{- end }}
+
+{{- /* In CEL: that a write changes nothing else in an object's metadata than annotations. */ -}}
+{{- define "plimsoll.sameMetadata" -}}
+object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
+{{- end }}
+
 {{- /* A drain of several nodes takes one replica at a time: (list $ PROGRAM). */ -}}
 {{- define "plimsoll.budget" }}
 ---
@@ -129,6 +181,24 @@ spec:
       apiVersions: [v1]
       operations: [{{ index . 4 }}]
       resources: [{{ index . 5 }}]
+{{- end }}
+
+{{- /* The same for what a program's token may do, up to its variables and validations: (list $ NAME LABEL GROUP OPERATIONS RESOURCES PROGRAM). */ -}}
+{{- define "plimsoll.tokenPolicy" }}
+{{- include "plimsoll.policy" (list (index . 0) (index . 1) (index . 2) (index . 3) (index . 4) (index . 5) (list "Deny")) }}
+  matchConditions:
+  - name: by-the-{{ include "plimsoll.componentOf" (index . 6) }}
+    expression: "request.userInfo.username == '{{ include "plimsoll.user" (list (index . 0) (index . 6)) }}'"
+{{- end }}
+
+{{- /* Validations of events, by a program's token: it changes its own alone (PROGRAM). */ -}}
+{{- define "plimsoll.ownEvents" }}
+  - expression: >-
+      request.operation != 'UPDATE' || (
+      oldObject.?reportingController.orValue('') == 'plimsoll-{{ . }}' &&
+      object.?regarding == oldObject.?regarding)
+    message: the {{ include "plimsoll.componentOf" . | replace "-" " " }}'s token changes the events of plimsoll-{{ . }} alone
+    reason: Forbidden
 {{- end }}
 
 {{- /* In CEL: the keys of a pod's claim, and of Aliyun's annotations that tell the same. */ -}}
@@ -173,23 +243,65 @@ app.kubernetes.io/name: {{ . }}
 app.kubernetes.io/part-of: plimsoll
 {{- end }}
 
-{{- /* The metadata of a program's pods: (list NAME its values). */ -}}
-{{- define "plimsoll.podMetadata" -}}
-{{- $values := index . 1 -}}
-labels:
-  {{- with include "plimsoll.component" (index . 0) | trim }}
-  {{- nindent 2 . }}
-  {{- end }}
-  {{- include "plimsoll.selector" (index . 0) | nindent 2 }}
-  {{- with $values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with $values.podAnnotations }}
-annotations: {{- toYaml . | nindent 2 }}
+{{- /* A workload's pod template, with podTemplates.NAME merged into it: (list $ NAME TEXT). */ -}}
+{{- define "plimsoll.template" }}
+  template:
+{{- $patch := get (index . 0).Values.podTemplates (index . 1) }}
+{{- if $patch }}
+{{- $template := index . 2 | fromYaml }}
+{{- include "plimsoll.patch" (list $template $patch) }}
+{{- toYaml $template | nindent 4 }}
+{{- else }}
+{{- index . 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Lines of a pod's spec that values may change: (list $ its values). */ -}}
+{{- /* Merges maps: (list MAP PATCH). Of two containers with one name, the patch is merged into the other; a volume, a variable or a mount takes
+the place of the one with its name or path. Other lists replace. What is null goes. */ -}}
+{{- define "plimsoll.patch" -}}
+{{- $map := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- $former := get $map $key }}
+{{- $isContainers := has $key (list "containers" "initContainers") }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $map $key }}
+{{- else if and (kindIs "map" $value) (kindIs "map" $former) }}
+{{- include "plimsoll.patch" (list $former $value) }}
+{{- else if and (kindIs "slice" $former) (or $isContainers (has $key (list "volumes" "env" "volumeMounts"))) }}
+{{- $by := eq $key "volumeMounts" | ternary "mountPath" "name" }}
+{{- $items := dict }}
+{{- range $item := $value }}
+{{- $_ := set $items (get $item $by) $item }}
+{{- end }}
+{{- $merged := list }}
+{{- range $item := $former }}
+{{- $name := get $item $by }}
+{{- if and $isContainers (hasKey $items $name) }}
+{{- include "plimsoll.patch" (list $item (get $items $name)) }}
+{{- else if hasKey $items $name }}
+{{- $item = get $items $name }}
+{{- end }}
+{{- $_ := unset $items $name }}
+{{- $merged = append $merged $item }}
+{{- end }}
+{{- $_ := set $map $key (concat $merged (values $items)) }}
+{{- else }}
+{{- $_ := set $map $key $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The metadata of a workload's pods: (list $ NAME). */ -}}
+{{- define "plimsoll.podMetadata" }}
+    metadata:
+      labels:
+        {{- with include "plimsoll.component" . | trim }}
+        {{- nindent 8 . }}
+        {{- end }}
+        {{- include "plimsoll.selector" . | nindent 8 }}
+{{- end }}
+
+{{- /* Lines of every pod's spec: (list $ PRIORITYCLASS). */ -}}
 {{- define "plimsoll.pod" }}
       enableServiceLinks: false
       {{- with (index . 0).Values.image.pullSecrets }}
@@ -198,23 +310,43 @@ annotations: {{- toYaml . | nindent 2 }}
       - name: {{ . }}
       {{- end }}
       {{- end }}
-      {{- with (index . 1).priorityClassName }}
-      priorityClassName: {{ . }}
-      {{- end }}
-      tolerations: {{- toYaml (index . 1).tolerations | nindent 8 }}
+      priorityClassName: {{ index . 1 }}
 {{- end }}
 
-{{- /* Lines of the spec of pods that run twice, on two nodes where there are two: (list $ PROGRAM its values). */ -}}
+{{- /* Lines of the spec of a node agent's pods, which go to every node that takes pods, whatever its taints. */ -}}
+{{- define "plimsoll.agent" }}
+      {{- include "plimsoll.pod" (list . "system-node-critical") }}
+      tolerations:
+      - {operator: Exists}
+{{- end }}
+
+{{- /* Lines of the spec of pods that run twice, on two nodes where there are two: (list $ PROGRAM USER SECONDS). After SECONDS, and not after the
+usual 5 minutes, a lost node's replica is replaced. */ -}}
 {{- define "plimsoll.replicas" }}
       serviceAccountName: {{ index . 1 }}
       automountServiceAccountToken: true
-      {{- include "plimsoll.pod" (list (index . 0) (index . 2)) }}
+      {{- include "plimsoll.pod" (list (index . 0) "system-cluster-critical") }}
+      tolerations:
+      - {key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}
+      - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: {{ index . 3 }}}
+      - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: {{ index . 3 }}}
       topologySpreadConstraints:
       - maxSkew: 1
         topologyKey: kubernetes.io/hostname
         whenUnsatisfiable: ScheduleAnyway
         labelSelector:
           matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 12 }}
+      nodeSelector: {{- include "plimsoll.nodeSelector" (index . 0) | nindent 8 }}
+      {{- include "plimsoll.noRoot" (index . 2) }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: the user that it runs as. */ -}}
+{{- define "plimsoll.noRoot" }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: {{ . }}
+        runAsGroup: {{ . }}
+        seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- /* Lines of a container: its image, of one of the programs: (list $ NAME). */ -}}
@@ -231,19 +363,20 @@ annotations: {{- toYaml . | nindent 2 }}
           capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* Lines of a container: its probes at the admin port: (list PERIOD DELAY PERIOD), the last two being those of readiness. */ -}}
+{{- /* Lines of a container: its probes at the admin port: (list PERIOD DELAY PERIOD), the last two being those of readiness. More of liveness
+may follow. */ -}}
 {{- define "plimsoll.probes" }}
-        livenessProbe:
-          httpGet: {path: /livez, port: admin}
-          periodSeconds: {{ index . 0 }}
-          timeoutSeconds: 3
-          failureThreshold: 3
         readinessProbe:
           httpGet: {path: /readyz, port: admin}
           initialDelaySeconds: {{ index . 1 }}
           periodSeconds: {{ index . 2 }}
           timeoutSeconds: 2
           failureThreshold: 2
+        livenessProbe:
+          httpGet: {path: /livez, port: admin}
+          periodSeconds: {{ index . 0 }}
+          timeoutSeconds: 3
+          failureThreshold: 3
 {{- end }}
 
 {{- /* A source of a projected volume: (list SECRET KEY...). Files of it are readable for the pod's user, and follow changes. */ -}}
@@ -263,9 +396,6 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if ne $names.gpuResource "aliyun.com/gpu-mem" }}
 {{- $_ := set $env "PLIMSOLL_GPU_RESOURCE" $names.gpuResource }}
 {{- end }}
-{{- if ne $names.gpuCountResource "aliyun.com/gpu-count" }}
-{{- $_ := set $env "PLIMSOLL_GPU_COUNT_RESOURCE" $names.gpuCountResource }}
-{{- end }}
 {{- if ne $names.annotationPrefix "plimsoll.dev" }}
 {{- $_ := set $env "PLIMSOLL_ANNOTATION_PREFIX" $names.annotationPrefix }}
 {{- end }}
@@ -284,24 +414,20 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 
 {{- /* Items of matchExpressions: neither nodes of EKS Fargate nor virtual ones. */ -}}
-{{- define "plimsoll.machines" -}}
-- key: eks.amazonaws.com/compute-type
-  operator: NotIn
-  values: [fargate]
-- key: type
-  operator: NotIn
-  values: [virtual-kubelet]
+{{- define "plimsoll.machines" }}
+              - {key: eks.amazonaws.com/compute-type, operator: NotIn, values: [fargate]}
+              - {key: type, operator: NotIn, values: [virtual-kubelet]}
 {{- end }}
 
 {{- /* The same, and not while NVIDIA's GPU operator replaces the driver. */ -}}
-{{- define "plimsoll.gpuMachines" -}}
-{{ include "plimsoll.machines" . }}
-- key: nvidia.com/gpu.deploy.client
-  operator: NotIn
-  values: ["false", paused-for-driver-upgrade, paused-for-mig-change]
-- key: nvidia.com/gpu-driver-upgrade-state
-  operator: NotIn
-  values: [pod-deletion-required, drain-required, pod-restart-required, upgrade-failed]
+{{- define "plimsoll.gpuMachines" }}
+              {{- include "plimsoll.machines" . }}
+              - key: nvidia.com/gpu.deploy.client
+                operator: NotIn
+                values: ["false", paused-for-driver-upgrade, paused-for-mig-change]
+              - key: nvidia.com/gpu-driver-upgrade-state
+                operator: NotIn
+                values: [pod-deletion-required, drain-required, pod-restart-required, upgrade-failed]
 {{- end }}
 
 {{- /* The labels by which clusters tell that a node has a card of NVIDIA's, each with the value true. */ -}}
@@ -309,95 +435,90 @@ annotations: {{- toYaml . | nindent 2 }}
 nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.kubernetes.io/pci-0302_10de.present feature.node.kubernetes.io/pci-0300_10de.present
 {{- end }}
 
-{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
-{{- define "plimsoll.onGpuNodes" }}
-{{- $gpu := .Values.gpuNodes }}
-      nodeSelector:
-        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
-        {{- if eq $gpu.find "label" }}
-        {{ $gpu.label }}: {{ $gpu.value | quote }}
-        {{- end }}
+{{- /* The key and the value of gpuNodes.label, as a list in JSON. Without a value it is true. */ -}}
+{{- define "plimsoll.gpuLabel" -}}
+{{- printf "%s=true" .Values.gpuNodes.label | splitList "=" | toJson }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: the nodes that it goes to, up to its terms. */ -}}
+{{- define "plimsoll.nodes" }}
       affinity:
         nodeAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
             nodeSelectorTerms:
-            {{- if eq $gpu.find "label" }}
+{{- end }}
+
+{{- /* A term: of these machines those with labels as these: (list MACHINES (list KEY OPERATOR VALUE)...). */ -}}
+{{- define "plimsoll.term" }}
             - matchExpressions:
-              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-            {{- else if eq $gpu.find "look" }}
-            - matchExpressions:
-              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-              - key: {{ $gpu.label }}
-                operator: NotIn
-                values: ["false"]
-            {{- else }}
-            - matchExpressions:
-              {{- include "plimsoll.gpuMachines" . | nindent 14 }}
-              - key: {{ $gpu.label }}
-                operator: In
-                values: [{{ $gpu.value | quote }}]
-            {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
-            - matchExpressions:
-              {{- include "plimsoll.gpuMachines" $ | nindent 14 }}
-              - key: {{ . }}
-                operator: In
-                values: ["true"]
-              - key: {{ $gpu.label }}
-                operator: NotIn
-                values: ["false"]
-            {{- end }}
-            {{- end }}
+              {{- include (first .) . }}
+              {{- range rest . }}
+              - {key: {{ index . 0 }}, operator: {{ index . 1 }}, values: [{{ index . 2 | quote }}]}
+              {{- end }}
+{{- end }}
+
+{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
+{{- define "plimsoll.onGpuNodes" }}
+{{- $find := .Values.gpuNodes.find }}
+{{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
+{{- $key := index $label 0 }}
+{{- $value := index $label 1 }}
+{{- $machines := "plimsoll.gpuMachines" }}
+      nodeSelector:
+        {{- include "plimsoll.nodeSelector" . | nindent 8 }}
+        {{- if eq $find "label" }}
+        {{ $key }}: {{ $value | quote }}
+        {{- end }}
+      {{- include "plimsoll.nodes" . }}
+      {{- if eq $find "label" }}
+      {{- include "plimsoll.term" (list $machines) }}
+      {{- else if eq $find "look" }}
+      {{- include "plimsoll.term" (list $machines (list $key "NotIn" "false")) }}
+      {{- else }}
+      {{- include "plimsoll.term" (list $machines (list $key "In" $value)) }}
+      {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+      {{- include "plimsoll.term" (list $machines (list . "In" "true") (list $key "NotIn" "false")) }}
+      {{- end }}
+      {{- end }}
 {{- end }}
 
 {{- /* Lines of a pod's spec: that it goes to every machine, but those that `plimsoll.onGpuNodes` names where an exporter of their own runs
 there. */ -}}
 {{- define "plimsoll.onOtherNodes" }}
-{{- $gpu := .Values.gpuNodes }}
-{{- $hasLabels := eq $gpu.find "hardwareLabels" }}
-      nodeSelector:
-        {{- include "plimsoll.nodeSelector" (list $ (dict "kubernetes.io/os" "linux")) | nindent 8 }}
-      affinity:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms:
-            {{- if and .Values.exporter.gpuSignals $hasLabels }}
-            - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
-              - key: {{ $gpu.label }}
-                operator: In
-                values: ["false"]
-            {{- end }}
-            - matchExpressions:
-              {{- include "plimsoll.machines" . | nindent 14 }}
-              {{- if .Values.exporter.gpuSignals }}
-              - key: {{ $gpu.label }}
-                operator: NotIn
-                values: [{{ $gpu.value | quote }}]
-              {{- if $hasLabels }}
-              {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
-              - key: {{ . }}
-                operator: NotIn
-                values: ["true"]
-              {{- end }}
-              {{- end }}
-              {{- end }}
+{{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
+{{- $key := first $label }}
+{{- $others := list "plimsoll.machines" }}
+{{- if .Values.exporter.gpuSignals }}
+{{- $others = append $others (list $key "NotIn" (index $label 1)) }}
+{{- end }}
+      nodeSelector: {{- include "plimsoll.nodeSelector" . | nindent 8 }}
+      {{- include "plimsoll.nodes" . }}
+      {{- if and .Values.exporter.gpuSignals (eq .Values.gpuNodes.find "hardwareLabels") }}
+      {{- include "plimsoll.term" (list "plimsoll.machines" (list $key "In" "false")) }}
+      {{- range include "plimsoll.hardwareLabels" . | splitList " " }}
+      {{- $others = append $others (list . "NotIn" "true") }}
+      {{- end }}
+      {{- end }}
+      {{- include "plimsoll.term" $others }}
 {{- end }}
 
-{{- /* A line with the label of a program, whatever its workloads are called; nothing for what is none. */ -}}
+{{- /* A line with the label of what a program is; nothing for what is none. */ -}}
 {{- define "plimsoll.component" -}}
-{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" "node-exporter-plus" "exporter" "node-exporter-plus-gpu" "exporter" }}
-{{- with get $components . }}app.kubernetes.io/component: {{ . }}
+{{- with include "plimsoll.componentOf" . }}app.kubernetes.io/component: {{ . }}
 {{ end -}}
 {{- end }}
 
-{{- /* The labels that a pod's node has: (list $ LABELS), and that of the images' architecture. */ -}}
-{{- define "plimsoll.nodeSelector" -}}
-{{- $labels := merge (dict) (index . 1 | default dict) }}
-{{- with (index . 0).Values.image.architecture }}
-{{- $_ := set $labels "kubernetes.io/arch" . }}
+{{- /* What a program is, whatever its workloads are called; nothing for what is none. */ -}}
+{{- define "plimsoll.componentOf" -}}
+{{- $components := dict "annotator" "annotator" "scheduler-extender" "extender" "gpushare-device-plugin" "device-plugin" "mps-control-daemon" "mps" "node-exporter-plus" "exporter" "node-exporter-plus-gpu" "exporter" }}
+{{- get $components . }}
 {{- end }}
-{{- with $labels }}
-{{- toYaml . }}
+
+{{- /* The labels that a pod's node has. */ -}}
+{{- define "plimsoll.nodeSelector" -}}
+kubernetes.io/os: linux
+{{- with .Values.image.architecture }}
+kubernetes.io/arch: {{ . }}
 {{- end }}
 {{- end }}
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::{NodeSpec, NodeStatus};
-use placement::names::{Names, aliyun};
+use placement::names::{GPU_COUNT_RESOURCE, Names, aliyun};
 use serde_json::{Value, json};
 
 use crate::manifests::{Manifests, of_kind, read, strings, yaml};
@@ -129,7 +129,7 @@ fn resources_are_those_that_pods_ask_for() {
         assert!(policy(name).contains(&format!("'{}'", names.gpu_resource())), "{name}");
     }
     let status = policy("plimsoll-device-plugin-node-status");
-    for resource in [names.gpu_count_resource(), names.gpu_resource()] {
+    for resource in [GPU_COUNT_RESOURCE, names.gpu_resource()] {
         assert!(status.contains(&format!("'{resource}'")), "{resource}");
     }
     let written = [names.cards(), names.isolation()].into();

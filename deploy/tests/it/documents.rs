@@ -1,6 +1,6 @@
 //! The documents name every annotation and port, and the threat model tests that exist.
 
-use placement::names::{HOT_VALUE, Names, aliyun};
+use placement::names::{GPU_COUNT_RESOURCE, HOT_VALUE, Names, aliyun};
 
 use crate::manifests::{PROGRAMS, ports, read};
 use crate::repository;
@@ -17,7 +17,7 @@ fn every_key_on_nodes_and_pods_is_documented() {
     let theirs = [
         HOT_VALUE,
         names.gpu_resource(),
-        names.gpu_count_resource(),
+        GPU_COUNT_RESOURCE,
         aliyun::IDX,
         aliyun::DEV,
         aliyun::POD,

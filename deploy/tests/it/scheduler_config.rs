@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::flags::parsed;
 use crate::manifests::{of_kind, yaml};
 
 fn shipped() -> Value {
@@ -56,8 +55,8 @@ fn both_entries_lead_to_the_extenders_service() {
         "managedResources": [{"name": resource.gpu_resource(), "ignoredByScheduler": false}],
     });
     assert_eq!(gpu, wanted);
-    let deadline = parsed("scheduler-extender").raw("bind-timeout").expect("a deadline");
-    assert!(seconds(&deadline) + 0.5 < seconds(timeout.as_str().expect("a time")));
+    let deadline = scheduler_extender::args::BIND_TIMEOUT.as_secs_f64();
+    assert!(deadline + 0.5 < seconds(timeout.as_str().expect("a time")));
 }
 
 fn seconds(text: &str) -> f64 {

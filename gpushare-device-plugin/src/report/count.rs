@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cluster::CallError;
+use placement::names::GPU_COUNT_RESOURCE;
 use tokio::time::{Instant, sleep};
 
 use super::{REWRITE_AFTER, Reporter, WRITE_TIMEOUT, log_unwritten_status};
@@ -55,7 +56,7 @@ impl Reporter {
     }
 
     async fn write_count(&self, count: u32) -> Result<(), CallError> {
-        let resource = self.names.gpu_count_resource();
-        cluster::patch_node_capacity(&self.client, &self.node, resource, count, WRITE_TIMEOUT).await
+        let (client, node) = (&self.client, &self.node);
+        cluster::patch_node_capacity(client, node, GPU_COUNT_RESOURCE, count, WRITE_TIMEOUT).await
     }
 }

@@ -123,7 +123,7 @@ async fn a_process_that_left_mps_is_told_on_its_pod() {
     process(&rig, "self", "/system.slice/plugin.service");
     process(&rig, "10", &format!("/kubepods/burstable/pod{P}/{}", id("a")));
     rig.script(&[on_card(true)]);
-    rig.restart_with(&["--process-interval=100ms", "--audit-interval=100ms"]).await;
+    rig.restart_with(&["--audit-interval=100ms"]).await;
     let asks = pod("p").uid(P).annotation("plimsoll.dev/gpu-isolation", "mps").asking(RESOURCE, 2);
     rig.run(asks, A).await.unwrap();
     rig.sim.change(PODS, "default", "p", |pod| {

@@ -109,7 +109,7 @@ pub async fn busy_rig(flags: &[&str]) -> Rig {
     rig.sim.put(pod("q").uid(Q).container("whole", "nvidia.com/gpu", 1).on(NODE));
     report(&rig, "p", &[("train", id("a"))]);
     report(&rig, "q", &[("sidecar", id("b")), ("whole", id("c"))]);
-    rig.restart_with(&[&["--process-interval=100ms"], flags].concat()).await;
+    rig.restart_with(flags).await;
     until("the processes", || rows(&rig, "plimsoll_gpu_memory_used_bytes").len() == 5).await;
     rig
 }

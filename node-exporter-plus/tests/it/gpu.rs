@@ -35,9 +35,8 @@ async fn cards_have_values_and_health_and_the_node_has_their_mean() {
         let procfs = Procfs::new();
         let folder = procfs.host();
         let library = library(&procfs);
-        let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
         let library = format!("--nvml-library={}", library.display());
-        let mut exporter = Exporter::start_with(folder, &[&probe, &library]);
+        let mut exporter = Exporter::start_with(folder, &[&library]);
         let address = exporter.address("/metrics and /statistics").await;
         let metrics = loop {
             let metrics = get(address, "/metrics", "*/*").await.body;
@@ -66,8 +65,7 @@ async fn cards_have_values_and_health_and_the_node_has_their_mean() {
 async fn a_node_without_the_library_has_no_gpu_signals_and_no_error() {
     let life = async {
         let procfs = Procfs::new();
-        let probe = format!("--gpu-probe={}", env!("CARGO_BIN_EXE_gpu-probe"));
-        let flags = [probe.as_str(), "--nvml-library=libnvidia-ml-of-no-one.so.1"];
+        let flags = ["--nvml-library=libnvidia-ml-of-no-one.so.1"];
         let mut exporter = Exporter::start_with(procfs.host(), &flags);
         let line = exporter.line("no GPU signals: gpu-probe has ended").await;
         assert_eq!(line["why"], "no NVML library libnvidia-ml-of-no-one.so.1");

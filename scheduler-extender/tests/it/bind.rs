@@ -272,9 +272,7 @@ async fn names_that_kubernetes_gives_nothing_are_refused_before_anything_is_aske
 async fn a_hanging_api_server_is_answered_in_time_and_the_card_stays_reserved() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
-    // Time enough for the call to come to the API server, and for the second one to be answered.
-    let rig = Rig::start_unready(&sim, "3s").await;
-    rig.ready().await;
+    let rig = Rig::start(&sim).await;
     let train = gpu_pod(&sim, "train", 12);
     sim.faults().next_bindings(1, Fault::Hang);
     let error = rig.bind(&train, "n1").await;

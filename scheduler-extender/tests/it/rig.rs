@@ -81,8 +81,8 @@ impl Rig {
     }
 
     /// Starts an extender that may still be reading the cluster.
-    pub(crate) async fn start_unready(sim: &Sim, bind_timeout: &str) -> Self {
-        Self::launch(sim, "127.0.0.1:0", POLICY, &["--bind-timeout", bind_timeout]).await
+    pub(crate) async fn start_unready(sim: &Sim) -> Self {
+        Self::launch(sim, "127.0.0.1:0", POLICY, &[]).await
     }
 
     /// As [`Rig::start_with`], with other changes of the settings.

@@ -310,7 +310,7 @@ async fn gpu_pods_wait_until_the_cluster_is_read_and_others_pass() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("two", 2));
     sim.faults().next(1, Verb::List, PODS, Fault::Hang);
-    let rig = Rig::start_unready(&sim, "4s").await;
+    let rig = Rig::start_unready(&sim).await;
     sim.until("the hanging list", |sim| (sim.faults().hanging() > 0).then_some(())).await.unwrap();
     let pending = gpu_pod(&sim, "train", 5);
     let answer = rig.filter("/gpushare-scheduler", &pending, &["two"]).await;

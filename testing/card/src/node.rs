@@ -72,14 +72,14 @@ const PROGRAMS: [(&str, &str); 10] = [
     (
         "node-exporter-plus",
         "--web.listen-address={address}:29101 --admin-address=127.0.0.1:29105 --nvml-library={nvml} \
-         --gpu-probe={parts}/bin/gpu-probe --sample-interval=2s",
+         --sample-interval=2s",
     ),
     // It looks more often than as shipped, and so do the exporter and the annotator: a run is short.
     (
         "gpushare-device-plugin",
         "--kubeconfig={work}/kubeconfig --node-name=gpu-node --admin-address=127.0.0.1:29104 --nvml-library={nvml} \
          --nvidia-cdi-dirs={work}/cdi,/var/run/cdi \
-         --health-interval=1s --process-interval=1s --audit-interval=2s",
+         --health-interval=1s --audit-interval=2s",
     ),
 ];
 

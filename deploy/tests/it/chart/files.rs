@@ -1,5 +1,6 @@
 //! What the chart's files say by themselves, without Helm.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
@@ -59,7 +60,8 @@ pub(super) fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
 
 /// Fails where an object of the schema takes names that it does not list. Objects without a list are maps.
 fn assert_strict(schema: &Value, path: &str) {
-    if schema["properties"].is_object() && !path.contains("volume") {
+    let is_kubernetes = OF_KUBERNETES.contains(&path);
+    if schema["properties"].is_object() && !is_kubernetes {
         assert_eq!(schema["additionalProperties"], false, "{path}");
     }
     match schema {
@@ -71,7 +73,10 @@ fn assert_strict(schema: &Value, path: &str) {
     }
 }
 
-/// Volumes have as many forms as Kubernetes gives them.
+/// What has as many fields as Kubernetes gives it.
+const OF_KUBERNETES: [&str; 2] =
+    ["/definitions/podTemplate/properties/spec", "/definitions/containers/items"];
+
 #[test]
 fn no_object_of_the_schema_takes_a_name_that_it_does_not_list() {
     assert_strict(&schema(), "");
@@ -99,17 +104,39 @@ fn is_in(leaf: &str, known: &str) -> bool {
 fn known_values(properties: &Value, path: &str, found: &mut Vec<String>) {
     for (name, property) in properties.as_object().expect("properties") {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        if property["properties"].is_object() {
+        // What may be an object too was one in an earlier release.
+        if property["properties"].is_object() && property["type"] == "object" {
             known_values(&property["properties"], &path, found);
-        } else {
+        } else if property["$ref"] != MOVED {
             found.push(path);
         }
     }
 }
 
+const MOVED: &str = "#/definitions/moved";
+
+fn moved_values(property: &Value, path: &str, found: &mut Vec<String>) {
+    if property["$ref"] == MOVED {
+        found.push(path.trim_start_matches('.').to_owned());
+    }
+    for (name, inner) in property["properties"].as_object().into_iter().flatten() {
+        moved_values(inner, &format!("{path}.{name}"), found);
+    }
+}
+
+/// Otherwise the schema would take one without a word, or refuse it without what is in its place.
+#[test]
+fn the_schema_takes_the_values_that_are_gone_so_that_the_templates_tell_of_them() {
+    let mut taken = Vec::new();
+    moved_values(&schema(), "", &mut taken);
+    taken.sort();
+    let told: BTreeMap<String, Value> =
+        serde_json::from_str(&read("chart/moved.json")).expect("JSON");
+    assert_eq!(taken, told.into_keys().collect::<Vec<_>>());
+}
+
 /// The variables that the values `names` set.
-const NAMES: [&str; 3] =
-    ["PLIMSOLL_ANNOTATION_PREFIX", "PLIMSOLL_GPU_COUNT_RESOURCE", "PLIMSOLL_GPU_RESOURCE"];
+const NAMES: [&str; 2] = ["PLIMSOLL_ANNOTATION_PREFIX", "PLIMSOLL_GPU_RESOURCE"];
 
 /// A flag among the arguments wins over its variable, which would have no effect.
 #[test]

@@ -8,7 +8,8 @@ use super::render::{HELMS, chart_objects, manifests};
 use crate::manifests::{PROGRAMS, ports, read, yaml};
 
 /// All that is for the Prometheus Operator and Grafana.
-const ALL_OF_MONITORING: &str = "monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true";
+const ALL_OF_MONITORING: &str =
+    "monitoring.podMonitors=true,monitoring.rules=true,monitoring.dashboards=true";
 
 /// Neither the alerts of an extender, which would be missed, nor what scrapes it.
 #[test]

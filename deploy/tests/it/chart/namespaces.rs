@@ -15,7 +15,7 @@ const NODE_AGENTS: &str = "agents";
 fn renderings() -> Vec<(String, Objects)> {
     let mut found = Vec::new();
     for by in HELMS {
-        let metrics_server = ["readings.source=metricsServer", "namespace.create=true"];
+        let metrics_server = ["readings=metricsServer", "namespace.create=true"];
         let none = ["scheduler.mode=none", "namespace.create=true"];
         for values in [&["namespace.create=true"][..], &MANY, &none, &metrics_server] {
             let all = [values, &["nodeAgents.namespace=agents"]].concat();
@@ -264,8 +264,7 @@ fn each_namespace_has_the_issuer_of_its_certificates() {
 #[ignore = "make chart"]
 fn a_cluster_issuer_makes_every_secret_with_a_certificate_where_it_is_mounted() {
     let mut values = MANY.to_vec();
-    values.extend(["nodeAgents.namespace=agents", "certManager.issuer.name=mine"]);
-    values.extend(["exporter.tls.existingSecret=x", "scheduler.existingSecret=y"]);
+    values.extend(["nodeAgents.namespace=agents", "certManager.issuer=ClusterIssuer/mine"]);
     for by in HELMS {
         let objects = chart_objects(by, RELEASE, &values);
         let certificates = objects.iter().filter(|(key, _)| key.contains(" Certificate "));

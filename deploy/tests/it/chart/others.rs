@@ -7,8 +7,10 @@ use std::process::Command;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-use super::render::{HELMS, REGISTRY, chart, chart_objects, helm, objects, stderr, stdout};
-use crate::manifests::yaml;
+use super::render::{
+    HELMS, REGISTRY, chart, chart_objects, helm, objects, stderr, stdout, template,
+};
+use crate::manifests::{read, yaml};
 
 /// A copy of the chart in a folder.
 fn copied(to: &Path) {
@@ -69,7 +71,7 @@ fn cut(value: &Value, depth: usize) -> Value {
 
 /// Maps that their owner may have emptied.
 fn is_owners(path: &str) -> bool {
-    ["resources", "Resources", "nodeSelector", "env"].iter().any(|key| path.ends_with(key))
+    ["resources", "env"].iter().any(|key| path.ends_with(key))
 }
 
 /// A value without what its owner may have emptied.
@@ -116,5 +118,66 @@ fn a_limit_that_is_taken_away_stays_away() {
         let extender = &objects["apps/v1 Deployment plimsoll/scheduler-extender"];
         let resources = &extender["spec"]["template"]["spec"]["containers"][0]["resources"];
         assert!(resources["requests"].is_object() && resources["limits"].is_null(), "{resources}");
+    }
+}
+
+/// With `--reuse-values` the last release's defaults come along, and say nothing. What somebody set is not ignored.
+#[test]
+#[ignore = "make chart"]
+fn values_that_are_gone_do_nothing_at_their_defaults_and_are_refused_otherwise() {
+    let gone = serde_json::from_str::<Value>(&read("chart/moved.json")).expect("JSON");
+    let gone = gone.as_object().expect("values");
+    let set = |path: &str, value: &Value| format!("--set-json={path}={value}");
+    let defaults: Vec<String> = gone.iter().map(|(path, it)| set(path, &it["was"])).collect();
+    let defaults: Vec<&str> = defaults.iter().map(String::as_str).collect();
+    for by in HELMS {
+        let reused = objects(&stdout(&template(by, "plimsoll", &defaults)));
+        assert!(reused == chart_objects(by, "plimsoll", &[]), "{by}");
+    }
+    for (index, path) in gone.keys().enumerate() {
+        let other = set(path, &json!(["other"]));
+        let error = stderr(&template(HELMS[index % 2], "plimsoll", &[&other]));
+        let wanted = format!("the value {path} is gone: in its place is ");
+        assert!(error.contains(&wanted), "{other}: {error}");
+    }
+}
+
+#[test]
+#[ignore = "make chart"]
+fn a_pod_template_is_merged_by_names_and_other_lists_replace() {
+    let patch = json!({
+        "metadata": {"labels": {"team": "a"}, "annotations": {"b": "c"}},
+        "spec": {
+            "priorityClassName": "mine",
+            "nodeSelector": {"pool": "infra"},
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "policy", "emptyDir": {}}, {"name": "more", "emptyDir": {}}],
+            "containers": [
+                {"name": "annotator", "volumeMounts": [{"name": "more", "mountPath": "/more"}]},
+                {"name": "beside", "image": "x"},
+            ],
+        },
+    });
+    let set = format!("--set-json=podTemplates.annotator={patch}");
+    let key = "apps/v1 Deployment plimsoll/annotator";
+    for by in HELMS {
+        let mut wanted = chart_objects(by, "plimsoll", &[])[key].clone();
+        let template_of = &mut wanted["spec"]["template"];
+        template_of["metadata"]["labels"]["team"] = "a".into();
+        template_of["metadata"]["annotations"] = json!({"b": "c"});
+        let spec = &mut template_of["spec"];
+        spec["priorityClassName"] = "mine".into();
+        spec["nodeSelector"]["pool"] = "infra".into();
+        spec["tolerations"] = patch["spec"]["tolerations"].clone();
+        spec["volumes"] = patch["spec"]["volumes"].clone();
+        let more = &patch["spec"]["containers"];
+        let mounts = spec["containers"][0]["volumeMounts"].as_array_mut().expect("mounts");
+        mounts.push(more[0]["volumeMounts"][0].clone());
+        spec["containers"].as_array_mut().expect("containers").push(more[1].clone());
+        let found = objects(&stdout(&template(by, "plimsoll", &[&set])));
+        assert_eq!(found[key], wanted, "{by}");
+        let without = "podTemplates.annotator.spec.nodeSelector=null";
+        let found = chart_objects(by, "plimsoll", &[without]);
+        assert!(found[key]["spec"]["template"]["spec"]["nodeSelector"].is_null(), "{by}");
     }
 }

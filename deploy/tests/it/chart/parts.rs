@@ -89,7 +89,7 @@ fn no_value_but_two_gives_more_rights_to_a_pod() {
             if program == "gpushare-device-plugin" && value == "devicePlugin.processes=true" {
                 wanted["hostPID"] = true.into();
             }
-            if program == "gpushare-device-plugin" && value == "openshift.enabled=true" {
+            if program == "gpushare-device-plugin" && value == "openshift=true" {
                 wanted["pod"]["seLinuxOptions"] = json!({"type": "container_device_plugin_t"});
             }
             assert_eq!(rights(&workload), wanted, "{value}, {program}");
@@ -189,7 +189,7 @@ fn adds_a_right_alone(value: &str, program: &str, role: &str, rule: &Value, vari
 #[ignore = "make chart"]
 fn metrics_server_adds_the_right_to_list_what_nodes_use_alone_and_no_exporter_runs() {
     let rule = json!({"apiGroups": ["metrics.k8s.io"], "resources": ["nodes"], "verbs": ["list"]});
-    let value = "readings.source=metricsServer";
+    let value = "readings=metricsServer";
     adds_a_right_alone(value, "annotator", "metrics", &rule, "PLIMSOLL_METRICS_SERVER");
     assert!(!manifests(&[value]).runs("node-exporter-plus"));
 }
@@ -235,10 +235,10 @@ fn unhealthy_gpus_lets_the_device_plugin_write_config_maps_of_one_namespace_and_
 #[test]
 #[ignore = "make chart"]
 fn without_tls_the_extender_has_nothing_of_it() {
-    let [added, changed] = changes(&["extender.tls.enabled=false"]);
+    let [added, changed] = changes(&["extender.tls=false"]);
     assert_eq!(added, [""; 0]);
     assert_eq!(changed, ["Deployment scheduler-extender"]);
-    let plain = manifests(&["extender.tls.enabled=false"]).workload("scheduler-extender");
+    let plain = manifests(&["extender.tls=false"]).workload("scheduler-extender");
     let mut wanted = external().workload("scheduler-extender");
     let pod = &mut wanted["spec"]["template"]["spec"];
     pod["volumes"].as_array_mut().expect("volumes").retain(|it| it["name"] != "certificates");
@@ -285,7 +285,7 @@ fn secrets(pod: &Value, volume: &str) -> Vec<(String, String)> {
 #[test]
 #[ignore = "make chart"]
 fn exporter_tls_names_every_mounted_secret_file_and_gives_the_key_to_exporters_alone() {
-    let manifests = manifests(&["exporter.tls.enabled=true", "exporter.gpuSignals=true"]);
+    let manifests = manifests(&["exporter.tls=true", "exporter.gpuSignals=true"]);
     for name in ["annotator", "node-exporter-plus", GPU_EXPORTER] {
         let workload = manifests.workload(name);
         let pod = &workload["spec"]["template"]["spec"];
@@ -446,7 +446,7 @@ fn the_verbs_are_open_to_the_control_planes_addresses_and_the_other_replica_alon
 fn cert_manager_makes_the_certificates_that_the_programs_check() {
     let own = parsed("scheduler-extender").raw("replica-server-name").expect("a name");
     let clients = parsed("scheduler-extender").raw("client-names").expect("names");
-    let server = parsed("annotator").raw("exporter-server-name").expect("a name");
+    let server = "node-exporter-plus";
     let scheduler = clients.split(',').next().expect("a name");
     let both = json!(["digital signature", "server auth", "client auth"]);
     let client = json!(["digital signature", "client auth"]);
@@ -499,7 +499,7 @@ fn the_quota_of_critical_pods_names_every_class_that_pods_have() {
 fn each_program_has_security_context_constraints_that_let_it_run_as_it_does() {
     for mode in ["external", "second", "none"] {
         let mode_value = format!("scheduler.mode={mode}");
-        let manifests = manifests(&["openshift.enabled=true", &mode_value]);
+        let manifests = manifests(&["openshift=true", &mode_value]);
         let all = manifests.of_kind("SecurityContextConstraints");
         for program in PROGRAMS.into_iter().chain(["kube-scheduler"]) {
             if !manifests.runs(program) {
@@ -530,7 +530,7 @@ fn each_program_has_security_context_constraints_that_let_it_run_as_it_does() {
         }
     }
     // NVML's processes are those of the host.
-    let values = ["openshift.enabled=true", "devicePlugin.processes=true"];
+    let values = ["openshift=true", "devicePlugin.processes=true"];
     let plugin = manifests(&values).object("SecurityContextConstraints", "plimsoll-device-plugin");
     assert_eq!(plugin["allowHostPID"], true);
 }
@@ -571,5 +571,5 @@ fn a_move_from_gpushare_adds_a_condition_to_the_policy_of_claims_and_places_uncl
 #[ignore = "make chart"]
 fn gpu_count_sets_a_flag_alone() {
     let changed = vec!["DaemonSet gpushare-device-plugin".to_owned()];
-    assert_eq!(changes(&["devicePlugin.gpuCount=true"]), [vec![], changed]);
+    assert_eq!(changes(&["devicePlugin.env.PLIMSOLL_REPORT_GPU_COUNT=true"]), [vec![], changed]);
 }

@@ -1,4 +1,4 @@
-//! Tests of `exporter.tls.enabled`, with the Secrets that docs/certificates.md describes.
+//! Tests of `exporter.tls`, with the Secrets that docs/certificates.md describes.
 
 use std::time::Duration;
 
