@@ -36,7 +36,7 @@ use anyhow::Result;
 
 use crate::args::{Args, Command, ExplainCommand, PolicyCommand};
 use crate::cards::cordon::{self, Wanted};
-use crate::cards::{capacity, defragment, gpus, top};
+use crate::cards::{capacity, defragment, inspect, top};
 use crate::format::printable_lines;
 use crate::pipe::UntilClosed;
 
@@ -61,8 +61,8 @@ fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
         }
         Command::Pending(flags) => pending::pending(flags, output)?,
         Command::Top(what) => top::top(what, output)?,
-        Command::Gpus(flags) => gpus::gpus(flags, output)?,
-        Command::Inspect(flags) => gpus::inspect(flags, output)?,
+        Command::Gpus(flags) => inspect::gpus(flags, output)?,
+        Command::Inspect(flags) => inspect::inspect(flags, output)?,
         Command::Capacity(flags) => capacity::capacity(flags, output)?,
         Command::Defragment(flags) => return defragment::defragment(flags, output),
         Command::Events(flags) => events::events(flags, output)?,

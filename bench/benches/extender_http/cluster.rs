@@ -77,7 +77,7 @@ impl Cluster {
         let gpu = self.gpu && number.is_multiple_of(10);
         let mut pod = pod(number, CALLS + number, gpu);
         if gpu {
-            let card = json!({ "web": { card(node, number / self.nodes % CARDS): 2 } });
+            let card = json!({ "web": { uuid(node, number / self.nodes % CARDS): 2 } });
             pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": card.to_string() });
         }
         pod["metadata"]["resourceVersion"] = json!("1");
@@ -103,12 +103,12 @@ fn cards(node: usize) -> Value {
 
 fn reported_card(node: usize, index: usize) -> Value {
     json!({
-        "uuid": card(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
+        "uuid": uuid(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
         "units": 16, "healthy": true, "pods": {},
     })
 }
 
-fn card(node: usize, index: usize) -> String {
+fn uuid(node: usize, index: usize) -> String {
     format!("GPU-{node:08x}-{index:04x}-0000-0000-000000000000")
 }
 

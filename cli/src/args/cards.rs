@@ -143,11 +143,11 @@ pub(crate) enum Top {
     #[command(visible_alias = "pod")]
     Pods(TopPods),
     /// Show cards, the fullest first.
-    #[command(visible_aliases = ["card", "gpus"])]
+    #[command(name = "gpus", visible_aliases = ["gpu", "cards"])]
     Cards(TopRows),
 }
 
-/// Flags of `top nodes` and `top cards`.
+/// Flags of `top nodes` and `top gpus`.
 #[derive(Debug, Parser)]
 pub(crate) struct TopRows {
     /// Only nodes with these labels.

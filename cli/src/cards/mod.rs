@@ -3,7 +3,7 @@
 pub(crate) mod capacity;
 pub(crate) mod cordon;
 pub(crate) mod defragment;
-pub(crate) mod gpus;
+pub(crate) mod inspect;
 pub(crate) mod top;
 
 use std::io::Write;

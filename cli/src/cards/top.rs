@@ -10,7 +10,7 @@ use api::state::{Metric, Replica, State};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::gpus::{bar, each_card};
+use super::inspect::{bar, each_card};
 use super::{chosen, out_of_use, short_model, write_doubts};
 use crate::args::cards::{Top, TopPods, TopRows};
 use crate::cluster_access::Cluster;

@@ -24,6 +24,6 @@ mod rounds;
 mod waiting;
 
 pub(crate) use self::evictor::{EvictionLimits, EvictionModes, Evictor};
-pub use self::reports::CardEvictions;
+pub(crate) use self::reports::CardEvictions;
 #[cfg(test)]
 pub(crate) use self::{moved_for::MovedFor, waiting::PodsWithoutCard};

@@ -71,7 +71,7 @@ pub(super) struct Spec {
     pub(super) namespaces: Entries<Namespaces>,
     /// How pods that request GPU memory are placed.
     #[serde(default)]
-    pub(super) gpu: Option<Gpu>,
+    pub(super) gpu: Option<GpuFields>,
 }
 
 /// A metric that is fetched from the exporters.
@@ -285,7 +285,7 @@ pub(super) struct Namespaces {
 /// How pods that request GPU memory are placed.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Gpu {
+pub(super) struct GpuFields {
     /// How nodes and cards are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by
     /// default.
     #[serde(default)]

@@ -17,7 +17,7 @@ use self::metrics::{MetricRules, metric_rules, node_pool};
 use self::scoring::{default_scoring, scoring};
 use super::super::fields::{Checked, Entries, Text, each, expect, fault, hot_rule, syntax};
 use super::document::{
-    BeyondUnitsFields, Estimates, Gpu, LimitsFields, Namespaces, SchedulingPolicy, Spec,
+    BeyondUnitsFields, Estimates, GpuFields, LimitsFields, Namespaces, SchedulingPolicy, Spec,
 };
 use super::scalar::{EnumValue, Scalar, number};
 use super::{API_VERSION, KIND};
@@ -72,7 +72,7 @@ fn policy(spec: &Spec) -> Checked<LoadPolicy> {
     })
 }
 
-fn gpu(fields: &Gpu) -> Checked<GpuRules> {
+fn gpu(fields: &GpuFields) -> Checked<GpuRules> {
     let placement = "spec.gpu.placement";
     let memory = "spec.gpu.unmanagedMemory";
     Ok(GpuRules {
