@@ -251,7 +251,7 @@ fn holder_row(holder: &Holder) -> [String; 6] {
     ]
 }
 
-/// A card of `top cards`.
+/// A card of `top gpus`.
 #[derive(Serialize)]
 struct NodeCard<'a> {
     node: &'a str,

@@ -71,7 +71,7 @@ fn a_replica_that_does_not_know_everything_says_so_in_every_report() {
         &["top", "nodes"][..],
         &["top", "pods", "-A"],
         &["top", "pods", "-n", "none"],
-        &["top", "cards"],
+        &["top", "gpus"],
         &["capacity", "--size", "1"],
     ] {
         let [mut state, mut cards, mut capacity] = [STATE, CARDS, CAPACITY].map(parsed);
@@ -140,7 +140,7 @@ fn capacity_tells_how_many_pods_fit_by_model_and_in_all() {
 fn top_has_the_hottest_and_fullest_first() {
     assert_golden("top-nodes.txt", &world().run(&["top", "nodes"]).success());
     assert_golden("top-pods.txt", &world().run(&["top", "pods", "-A"]).success());
-    assert_golden("top-cards.txt", &world().run(&["top", "cards"]).success());
+    assert_golden("top-gpus.txt", &world().run(&["top", "gpus"]).success());
     let one = world().run(&["top", "nodes", "--limit", "1"]).success();
     assert!(one.contains("worker-1") && one.contains("and 2 more (--all)"), "{one}");
 }
