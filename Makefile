@@ -39,7 +39,7 @@ chart: toolchain ## What the chart renders by its values, by Helm 3 and Helm 4 (
 	@scripts/chart.sh
 
 .PHONY: demo
-demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=card|hot|ledger
+demo: toolchain ## See it work, on this machine alone: ONCE=1 ends by itself, SABOTAGE=gpu|hot|ledger
 	@[ -x "$${CARGO_TARGET_DIR:-target}/debug/plimsoll-demo" ] || printf '%s\n' \
 	    'The first time, cargo builds the four programs and the demo with about 280 crates: some minutes.' \
 	    'Then the demo starts by itself: a minute of scenes, and pods that come and go until Ctrl-C.'

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Gives the machine that it runs on NVIDIA cards that do not exist, to try GPU sharing without a GPU: a node of kind or minikube, for instance.
-# Pods get their cards' device nodes and variables, and nothing that computes. Run it as root on the node:
+# Gives the machine that it runs on NVIDIA GPUs that do not exist, to try GPU sharing without a GPU: a node of kind or minikube, for instance.
+# Pods get their GPUs' device nodes and variables, and nothing that computes. Run it as root on the node:
 #
 #   CARDS=2 MEMORY_MIB=16384 sh stand-in-cards.sh
 #
@@ -25,7 +25,7 @@ case $folder in
     ;;
 esac
 [ "$(id -u)" = 0 ] || wrong "run it as root: it makes device nodes" 1
-[ ! -e /proc/driver/nvidia ] || wrong "this machine has a driver of NVIDIA's: its cards need no stand-in" 1
+[ ! -e /proc/driver/nvidia ] || wrong "this machine has a driver of NVIDIA's: its GPUs need no stand-in" 1
 mark="# By stand-in-cards.sh of Plimsoll."
 if [ -e "$cdi" ] && ! grep -qxF "$mark" "$cdi"; then
     wrong "$cdi is there already, and not by this script: move it away first" 1
@@ -38,7 +38,7 @@ listed="" devices="" card=0
 while [ "$card" -lt "$cards" ]; do
     node=$folder/dev/nvidia$card
     [ -e "$node" ] || mknod -m 666 "$node" c 195 "$card"
-    # Cards of two nodes have different ones: the first part is the host name's checksum.
+    # GPUs of two nodes have different ones: the first part is the host name's checksum.
     uuid=$(printf 'GPU-%08x-5afe-4000-8000-%012x' "$(($(uname -n | cksum | cut -d ' ' -f 1) / 16 * 16 + card))" "$card")
     listed="$listed${listed:+,}
   {\"uuid\": \"$uuid\", \"index\": $card, \"minor\": $card, \"model\": \"stand-in\", \"memoryMiB\": $memory, \"numaNode\": 0, \"usedMiB\": 0,
@@ -63,9 +63,9 @@ containerEdits:
   - {path: /dev/nvidia-uvm, hostPath: $folder/dev/nvidia-uvm}
 EOF
 mv "$cdi.new" "$cdi"
-# Those of a run with more cards.
+# Those of a run with more GPUs.
 while [ "$card" -lt 16 ]; do
     rm -f "$folder/dev/nvidia$card"
     card=$((card + 1))
 done
-echo "$(uname -n) has $cards cards of $memory MiB; to take them away: rm -r $folder $cdi"
+echo "$(uname -n) has $cards GPUs of $memory MiB; to take them away: rm -r $folder $cdi"

@@ -1,7 +1,7 @@
 //! Polls node exporters and writes their readings as node annotations.
 //!
 //! The policy's sync rules say which metrics are fetched and how often. One poll of a node serves every metric that is
-//! due, and one merge patch writes them all, with the node's hot value and, if it changed, the share of each GPU card
+//! due, and one merge patch writes them all, with the node's hot value and, if it changed, the share of each GPU
 //! that pods hold. Missing data is not written: the readings of a node with a silent exporter become stale.
 //!
 //! * [`fleet`]: what is due for which node, and the effects of finished jobs. Pure decisions.
@@ -10,7 +10,7 @@
 //! * [`source`]: one source of readings for all nodes, in place of exporters: a Prometheus, or metrics-server.
 //! * [`pod_use`]: learns the use of workloads from the use of their pods, and serves it.
 //! * [`readings_channel`]: the last readings of all nodes, served to the extender.
-//! * [`pods`]: bound pods: recent bindings, ledgers of cards, and the share annotation.
+//! * [`pods`]: bound pods: recent bindings, ledgers of GPUs, and the share annotation.
 //! * [`taints`]: which nodes have a taint for their load. Pure decisions.
 //! * [`runner`]: executes one job: a poll, then a patch.
 //! * [`controller`]: the main loop between watches, fleet and jobs.

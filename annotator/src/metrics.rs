@@ -97,7 +97,7 @@ impl Metrics {
             patches: registry.counters(
                 "plimsoll_annotator_patches_total",
                 ["outcome"],
-                "Patches with readings or shares of cards, by outcome",
+                "Patches with readings or shares of GPUs, by outcome",
             ),
             writes: registry.counters(
                 "plimsoll_annotator_writes_total",

@@ -6,7 +6,7 @@ use placement::publish::WriteReason;
 use placement::reading::{HotValueNote, Reading, ReadingCodec};
 use placement::units::MetricName;
 
-/// A value of the annotation with the share of the cards; `None` removes it.
+/// A value of the annotation with the share of the GPUs; `None` removes it.
 pub(crate) type ShareAnnotation = Option<NodeShare>;
 
 /// The readings of one node to write.
@@ -23,7 +23,7 @@ pub(crate) struct ReadingsWrite {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct NodeWrite {
     pub(crate) readings: Option<ReadingsWrite>,
-    /// The share of the cards; `None` if it is not written.
+    /// The share of the GPUs; `None` if it is not written.
     pub(crate) share: Option<ShareAnnotation>,
 }
 

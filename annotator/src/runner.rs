@@ -15,9 +15,9 @@ use placement::units::NodeName;
 use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
-use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::Endpoint;
 use crate::exporter::error::PollError;
+use crate::exporter::gpus::GpuMeasurements;
 use crate::exporter::poll::Poller;
 use crate::exporter::statistics::{Format, MetricValue, Statistics, Wanted};
 use crate::fleet::Settings;
@@ -144,7 +144,7 @@ fn no_values(format: Format) -> PollResult {
         usable: Vec::new(),
         held_back: Vec::new(),
         uptime: None,
-        cards: CardMeasurements::default(),
+        gpus: GpuMeasurements::default(),
         took: Duration::ZERO,
     }
 }
@@ -174,9 +174,9 @@ fn select(
             None => {}
         }
     }
-    // Measurements of cards alone are no reason to write a Node at every poll.
+    // Measurements of GPUs alone are no reason to write a Node at every poll.
     if !result.usable.is_empty() {
-        result.cards = statistics.into_cards();
+        result.gpus = statistics.into_gpus();
     }
     result
 }

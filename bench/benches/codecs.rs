@@ -1,7 +1,7 @@
 //! What crosses Plimsoll's wires, written and read by its own code, and the same record by `serde_json` alone.
 //!
 //! The baseline of each record is a derived struct with the same fields, without our checks. Where our own way is
-//! `serde_json` too, as for claims and cards, the difference is what the checks cost.
+//! `serde_json` too, as for claims and GPUs, the difference is what the checks cost.
 
 #![allow(clippy::expect_used, reason = "a benchmark fails by panicking")]
 
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, SystemTime};
 
-use api::cards::{Card, Cards};
 use api::claim::{Claim, Share};
+use api::gpus::{Gpu, Gpus};
 use api::pods::{NodePods, PodUse};
 use bench::now;
 use criterion::measurement::WallTime;
@@ -18,9 +18,9 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criteri
 use jiff::Timestamp;
 use node_exporter_plus::pods::{PodUid, PodUsage, PodUsages};
 use node_exporter_plus::render;
-use placement::gpu::CardShare;
+use placement::gpu::GpuShare;
 use placement::reading::{Reading, ReadingCodec};
-use placement::units::{CardId, MiB, Ratio, Units};
+use placement::units::{GpuId, MiB, Ratio, Units};
 use scheduler_extender::http::Rejections;
 use scheduler_extender::node_request;
 use scheduler_extender::view::NodeNames;
@@ -28,7 +28,7 @@ use scheduler_extender::wire::{self, FilterResult, Reasons};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Pods on a node with 8 cards, and pods of a full node (the kubelet's own limit).
+/// Pods on a node with 8 GPUs, and pods of a full node (the kubelet's own limit).
 const GPU_PODS: usize = 40;
 const PODS: usize = 110;
 
@@ -47,8 +47,8 @@ fn compare<A, B>(
         .bench_function(BenchmarkId::new(record, format!("serde_{direction}")), |b| b.iter(&serde));
 }
 
-fn card_id(index: usize) -> CardId {
-    CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
+fn gpu_id(index: usize) -> GpuId {
+    GpuId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
 }
 
 /// As the annotation `gpu-claim`, without the check that no name stands twice and without the longer form of a share.
@@ -57,26 +57,26 @@ fn card_id(index: usize) -> CardId {
 struct PlainClaim(BTreeMap<String, BTreeMap<String, u32>>);
 
 fn claims(group: &mut Group<'_>) {
-    for cards in [1, 8] {
-        let share = Share::new(CardShare::of(Units(3)), None);
-        let shares = (0..cards).map(|index| (card_id(index), share)).collect();
+    for gpus in [1, 8] {
+        let share = Share::new(GpuShare::of(Units(3)), None);
+        let shares = (0..gpus).map(|index| (gpu_id(index), share)).collect();
         let claim = Claim { containers: [("main".to_owned(), shares)].into() };
         let text = claim.to_json();
         let plain: PlainClaim = serde_json::from_str(&text).expect("a claim");
         assert_eq!(serde_json::to_string(&plain).expect("text"), text);
-        let record = format!("claim_{cards}");
+        let record = format!("claim_{gpus}");
         let write = || serde_json::to_string(black_box(&plain));
         compare(group, &record, "encode", || black_box(&claim).to_json(), write);
         let read = || serde_json::from_str::<PlainClaim>(black_box(&text));
-        compare(group, &record, "decode", || Claim::from_json(black_box(&text), cards), read);
+        compare(group, &record, "decode", || Claim::from_json(black_box(&text), gpus), read);
     }
 }
 
-/// Card `index` of 8, with its part of the node's pods.
-fn reported(index: usize) -> Card {
+/// GPU `index` of 8, with its part of the node's pods.
+fn reported(index: usize) -> Gpu {
     let pods = (0..GPU_PODS).filter(|pod| pod % 8 == index);
-    Card {
-        uuid: card_id(index),
+    Gpu {
+        uuid: gpu_id(index),
         index: index as u32,
         model: "NVIDIA A10".to_owned(),
         memory: MiB(24 * 1024),
@@ -92,13 +92,13 @@ fn reported(index: usize) -> Card {
     }
 }
 
-fn cards(group: &mut Group<'_>) {
-    let cards = Cards((0..8).map(reported).collect());
-    let text = cards.to_json();
-    let write = || serde_json::to_string(black_box(&cards));
-    compare(group, "cards_8", "encode", || black_box(&cards).to_json(), write);
-    let read = || serde_json::from_str::<Cards>(black_box(&text));
-    compare(group, "cards_8", "decode", || Cards::from_json(black_box(&text)), read);
+fn gpus(group: &mut Group<'_>) {
+    let gpus = Gpus((0..8).map(reported).collect());
+    let text = gpus.to_json();
+    let write = || serde_json::to_string(black_box(&gpus));
+    compare(group, "cards_8", "encode", || black_box(&gpus).to_json(), write);
+    let read = || serde_json::from_str::<Gpus>(black_box(&text));
+    compare(group, "cards_8", "decode", || Gpus::from_json(black_box(&text)), read);
 }
 
 /// A reading as JSON. Its annotation is crane's text, `0.63012,2026-11-20T09:00:00Z`.
@@ -215,7 +215,7 @@ fn plain_pods() -> NodePods {
 fn codecs(c: &mut Criterion) {
     let mut group = c.benchmark_group("codecs");
     claims(&mut group);
-    cards(&mut group);
+    gpus(&mut group);
     readings(&mut group);
     calls(&mut group);
     pods(&mut group);

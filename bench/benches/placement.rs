@@ -43,9 +43,9 @@ fn gpu_ledger(c: &mut Criterion) {
     let mut group = c.benchmark_group("ledger");
     let request = GpuRequest::single("app", Units(2)).unwrap();
     let rule = ChoiceRule::default();
-    for (cards, pods) in [(4, 12), (8, 36)] {
-        let full = ledger(cards, pods);
-        group.bench_function(BenchmarkId::new("fit", format!("{cards}x{pods}")), |b| {
+    for (gpus, pods) in [(4, 12), (8, 36)] {
+        let full = ledger(gpus, pods);
+        group.bench_function(BenchmarkId::new("fit", format!("{gpus}x{pods}")), |b| {
             b.iter(|| full.read().fit(&uid(9_999), black_box(&request), &rule));
         });
     }

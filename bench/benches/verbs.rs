@@ -31,13 +31,13 @@ fn name(i: usize) -> String {
     format!("ip-10-{}-{}-{}.eu-central-1.compute.internal", i / 65536, i / 256 % 256, i % 256)
 }
 
-/// A node with fresh readings of everything the policy asks for, and two cards.
+/// A node with fresh readings of everything the policy asks for, and two GPUs.
 fn node(i: usize, policy: &LoadPolicy, now: Timestamp) -> cluster::NodeFacts {
-    let cards = json!([card(i, 0), card(i, 1)]).to_string();
+    let gpus = json!([gpu(i, 0), gpu(i, 1)]).to_string();
     let load = Ratio::new((i % 100) as f64 / 100.0).map(|value| Reading::new(value, now));
     let text = load.map(|reading| ReadingCodec::default().encode(&reading));
     let readings = policy.metrics().into_iter().map(|metric| (metric.as_str(), json!(text)));
-    let own = [("plimsoll.dev/gpu-cards", json!(cards))];
+    let own = [("plimsoll.dev/gpu-cards", json!(gpus))];
     let annotations: serde_json::Map<_, _> =
         readings.chain(own).map(|(key, text)| (key.to_owned(), text)).collect();
     let node = json!({ "metadata": { "name": name(i), "annotations": annotations } });
@@ -45,7 +45,7 @@ fn node(i: usize, policy: &LoadPolicy, now: Timestamp) -> cluster::NodeFacts {
     node.facts(&Names::default(), &ReadingCodec::default())
 }
 
-fn card(node: usize, index: u32) -> Value {
+fn gpu(node: usize, index: u32) -> Value {
     json!({
         "uuid": format!("GPU-{node}-{index}"), "index": index, "model": "NVIDIA A10",
         "memoryMiB": 24576, "units": 24, "healthy": true,
@@ -67,7 +67,7 @@ fn decider(nodes: usize) -> Decider {
         nominated: Default::default(),
         ratings: Default::default(),
         over_limits: OverLimits::default(),
-        card_evictions: None,
+        gpu_evictions: None,
         shadow: None,
         metrics: Metrics::default(),
         clock: Arc::new(Timestamp::now),

@@ -7,11 +7,11 @@ pub mod slopes;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::gpu::{Card, CardIsolation, ChoiceRule, GpuRequest, NodeLedger};
+use placement::gpu::{ChoiceRule, Gpu, GpuIsolation, GpuRequest, NodeLedger};
 use placement::load::{MetricTable, NodeLoad, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
-use placement::units::{CardId, MiB, PodUid, Ratio, Units};
+use placement::units::{GpuId, MiB, PodUid, Ratio, Units};
 use serde_json::{Value, json};
 
 /// The policy that crane ships, which most users start from.
@@ -46,10 +46,10 @@ fn node_load(policy: &ResolvedPolicy, table: &mut MetricTable, number: usize) ->
     NodeLoad { readings, ..NodeLoad::default() }
 }
 
-/// A ledger of `cards` cards of 16 units with `pods` pods of 3 units reserved.
-pub fn ledger(cards: u32, pods: usize) -> NodeLedger {
+/// A ledger of `gpus` GPUs of 16 units with `pods` pods of 3 units reserved.
+pub fn ledger(gpus: u32, pods: usize) -> NodeLedger {
     let mut ledger = NodeLedger::default();
-    ledger.set_cards((0..cards).map(card).collect());
+    ledger.set_gpus((0..gpus).map(gpu).collect());
     if let Some(request) = GpuRequest::single("app", Units(3)) {
         for pod in 0..pods {
             // Whatever does not fit is simply not there.
@@ -75,9 +75,9 @@ fn image(number: usize) -> Value {
     json!({"names": [digest, tag], "sizeBytes": 123_456_789})
 }
 
-fn card(index: u32) -> Card {
-    Card {
-        uuid: CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000")),
+fn gpu(index: u32) -> Gpu {
+    Gpu {
+        uuid: GpuId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000")),
         index,
         model: "NVIDIA A10".into(),
         memory: MiB(16 * 1024),
@@ -85,7 +85,7 @@ fn card(index: u32) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         outside_mps: Vec::new(),
         pods: std::collections::BTreeMap::new(),
     }

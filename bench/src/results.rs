@@ -32,10 +32,10 @@ const CRITERION: [(&str, &[&str], &str); 4] = [
 
 /// What crosses a wire: its name in the table, its benchmark, the directions in which it is measured, and our own way.
 const CODECS: [(&str, &str, &[&str], &str); 12] = [
-    ("a pod's claim of 1 card", "claim_1", &BOTH, CLAIM),
-    ("a pod's claim of 8 cards", "claim_8", &BOTH, CLAIM),
+    ("a pod's claim of 1 GPU", "claim_1", &BOTH, CLAIM),
+    ("a pod's claim of 8 GPUs", "claim_8", &BOTH, CLAIM),
     (
-        "a node's 8 cards with 40 pods",
+        "a node's 8 GPUs with 40 pods",
         "cards_8",
         &BOTH,
         "the same `serde_json`, then the bounds of a node's text",

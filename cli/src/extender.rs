@@ -10,7 +10,7 @@ use ureq::{Agent, Body, Error};
 
 use crate::cluster_access::Cluster;
 
-/// The largest answer, in bytes: 5,000 nodes of 8 cards with 20 pods each take some 70 MiB.
+/// The largest answer, in bytes: 5,000 nodes of 8 GPUs with 20 pods each take some 70 MiB.
 const MAX_BYTES: u64 = 128 << 20;
 
 /// Time for the whole answer.

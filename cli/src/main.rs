@@ -6,7 +6,6 @@
 mod advice;
 mod args;
 mod bundle;
-mod cards;
 mod cluster_access;
 mod completion;
 mod diff;
@@ -15,6 +14,7 @@ mod events;
 mod explain;
 mod extender;
 mod format;
+mod gpus;
 mod output;
 mod packing;
 mod pending;
@@ -35,9 +35,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::args::{Args, Command, ExplainCommand, PolicyCommand};
-use crate::cards::cordon::{self, Wanted};
-use crate::cards::{capacity, defragment, inspect, top};
 use crate::format::printable_lines;
+use crate::gpus::cordon::{self, Wanted};
+use crate::gpus::{capacity, defragment, inspect, top};
 use crate::pipe::UntilClosed;
 
 fn main() -> ExitCode {

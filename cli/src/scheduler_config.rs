@@ -101,7 +101,7 @@ fn configuration(policy: &LoadPolicy, flags: &SchedulerConfig) -> String {
 /// many nodes suit a pod: 100 or more, 42% of 1,000 and 10% of 5,000. The extender is asked about these alone.
 fn every_node(policy: &LoadPolicy, gpu: bool) -> String {
     let mut needed_for = Vec::new();
-    // A node's units may fit a pod in sum, and on no card: kube-scheduler's own filters see the sum.
+    // A node's units may fit a pod in sum, and on no GPU: kube-scheduler's own filters see the sum.
     if gpu {
         needed_for.push("GPUs");
     }
@@ -390,18 +390,18 @@ const LOAD_END: &str = "  \
 ";
 
 const GPU_SCORED_ABOVE: &str = "\
-# Cards, for the pods that ask for GPU memory. Their score is part of the entry above, so no prioritizeVerb.
+# GPUs, for the pods that ask for GPU memory. Their score is part of the entry above, so no prioritizeVerb.
 ";
 
 const GPU_SCORED_HERE: &str = "\
-# Cards, for the pods that ask for GPU memory.
+# GPUs, for the pods that ask for GPU memory.
 ";
 
 const GPU_END: &str = "  \
-  # Keeps preemption from evicting pods that free enough units on a node, but not on one card of it.
+  # Keeps preemption from evicting pods that free enough units on a node, but not on one GPU of it.
   preemptVerb: preempt
   bindVerb: bind
-  # Never: a GPU pod that kube-scheduler bound by itself would have no card.
+  # Never: a GPU pod that kube-scheduler bound by itself would have no GPU.
   ignorable: false
   nodeCacheCapable: true
   # Longer than the 4 s of the extender's Bind, so that a late binding is still reported as what it is.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use cluster::{Scope, WatchHealth};
 use daemon::{Condition, Context, Shutdown, Status};
 use nvml::{Library, Probe};
-use placement::units::{CardId, MiB, PodUid};
+use placement::units::{GpuId, MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,15 +20,6 @@ use crate::api_reach::{ApiReach, Pauses};
 use crate::args::Args;
 use crate::audit::limits::{DriverLimit, LimitWatch};
 use crate::audit::watch::Audit;
-use crate::cards::closed::ClosedCards;
-use crate::cards::context::FailedContexts;
-use crate::cards::cordoned;
-use crate::cards::file::CardsFile;
-use crate::cards::offered::OfferedCards;
-use crate::cards::search::{CardSearch, POLLS_PER_LOOK};
-use crate::cards::sizing::Sizing;
-use crate::cards::watch::{CardWatch, OpenNvml, Prepare, REOPEN_PAUSE};
-use crate::cards::{Cards, Open};
 use crate::cdi_watch::SpecWatch;
 use crate::container::cdi::SpecFile;
 use crate::container::{Mode, Responder};
@@ -36,6 +27,15 @@ use crate::contexts::watch::ContextWatch;
 use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
 use crate::drain::{Drain, DrainPipe};
+use crate::gpus::closed::ClosedGpus;
+use crate::gpus::context::FailedContexts;
+use crate::gpus::cordoned;
+use crate::gpus::file::GpusFile;
+use crate::gpus::offered::OfferedGpus;
+use crate::gpus::search::{GpuSearch, POLLS_PER_LOOK};
+use crate::gpus::sizing::Sizing;
+use crate::gpus::watch::{GpuWatch, OpenNvml, Prepare, REOPEN_PAUSE};
+use crate::gpus::{Gpus, Open};
 use crate::health::{self, set};
 use crate::host::HostPaths;
 use crate::isolation::NodeIsolation;
@@ -50,7 +50,7 @@ use crate::nvidia::CdiLocation;
 use crate::pods::{ApiServer, NodePod, PodCache, PodRef, ReadPod};
 use crate::processes::Snapshot;
 use crate::processes::host::HostProcesses;
-use crate::processes::metrics::{CardUse, set_card_use};
+use crate::processes::metrics::{GpuUse, set_gpu_use};
 use crate::processes::watch::ProcessWatch;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
@@ -60,7 +60,7 @@ use crate::unhealthy_map::UnhealthyMap;
 
 /// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// Polls of the cards' health from one look at their processes to the next.
+/// Polls of the GPUs' health from one look at their processes to the next.
 const POLLS_PER_LOOK_AT_PROCESSES: u32 = 2;
 /// Time for the first list of pods. After it the plugin registers without the list, since containers that
 /// restart need the plugin even while the API server is unreachable.
@@ -68,7 +68,7 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause before a failed read of the kubelet's checkpoint is repeated.
 const RESTORE_PAUSE: Duration = Duration::from_secs(2);
-/// Time for which the cards are held back while the checkpoint cannot be read. The kubelet may write a new one only
+/// Time for which the GPUs are held back while the checkpoint cannot be read. The kubelet may write a new one only
 /// once the plugin is registered.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -87,8 +87,8 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     let events = NodeEvents::new(client.clone(), args.node());
     // From here on nothing can fail.
     let wiring = Wiring { args, host, context, metrics, client, events, end: Shutdown::new() };
-    if wiring.args.idle_without_cards {
-        wiring.start_with_a_card(kubelet);
+    if wiring.args.idle_without_gpus {
+        wiring.start_with_a_gpu(kubelet);
     } else {
         wiring.start(kubelet);
     }
@@ -108,12 +108,12 @@ struct Wiring {
 }
 
 impl Wiring {
-    /// Starts nothing else until the node has a card.
-    fn start_with_a_card(self, kubelet: PodResourcesClient) {
-        let search = CardSearch {
+    /// Starts nothing else until the node has a GPU.
+    fn start_with_a_gpu(self, kubelet: PodResourcesClient) {
+        let search = GpuSearch {
             open: open_nvml(self.args.nvml_library.clone()),
             pci_dir: self.host.pci.clone(),
-            file: CardsFile::new(self.host.state.clone()),
+            file: GpusFile::new(self.host.state.clone()),
             pause: self.args.health_interval * POLLS_PER_LOOK,
             metrics: self.metrics.clone(),
         };
@@ -142,24 +142,19 @@ impl Wiring {
         let spec = spec_file(&self.args, &self.host);
         let unit = self.context.health().condition("unit");
         let prepare =
-            prepare_cards(&self.args, spec.clone(), checkpoint.clone(), pods.clone(), unit);
+            prepare_gpus(&self.args, spec.clone(), checkpoint.clone(), pods.clone(), unit);
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
-        let (cards, probe) = self.follow_cards(prepare, indexes, self.follow_cordoned());
-        let limits = self.follow_limits(&probe, &checkpoint, &pods, &cards);
+        let (gpus, probe) = self.follow_gpus(prepare, indexes, self.follow_cordoned());
+        let limits = self.follow_limits(&probe, &checkpoint, &pods, &gpus);
         let processes = self.follow_processes(probe.clone(), pods.clone());
-        self.follow_unhealthy_map(cards.clone(), index_sender);
+        self.follow_unhealthy_map(gpus.clone(), index_sender);
         let records = Arc::new(SharedRecords::default());
-        let offered = self.follow_dra(&cards, &pods, &kubelet, &records);
+        let offered = self.follow_dra(&gpus, &pods, &kubelet, &records);
         let not_held = watch::Sender::new(None);
         let (failed, failed_contexts) = watch::channel(Arc::default());
-        let (isolation, closed) = self.follow_nvidia(
-            &cards,
-            offered,
-            not_held.subscribe(),
-            failed_contexts,
-            spec.clone(),
-        );
-        health::publish(self.context.health(), self.args.response, &cards, &closed, &isolation);
+        let (isolation, closed) =
+            self.follow_nvidia(&gpus, offered, not_held.subscribe(), failed_contexts, spec.clone());
+        health::publish(self.context.health(), self.args.response, &gpus, &closed, &isolation);
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
         let outside_mps = watch::Sender::default();
@@ -167,7 +162,7 @@ impl Wiring {
         let contexts = self.args.context_probe_socket.clone().map(|socket| ContextWatch {
             socket,
             unit: MiB(self.args.unit_mib),
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             closed: closed.clone(),
             support: isolation.support.clone(),
             pods: pods.clone(),
@@ -178,7 +173,7 @@ impl Wiring {
         let audit = Audit {
             every: self.args.audit_interval,
             unit: MiB(self.args.unit_mib),
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             pods: pods.clone(),
             records: records.clone(),
             checkpoint: checkpoint.clone(),
@@ -196,7 +191,7 @@ impl Wiring {
         });
         let reachable = self.follow_reach(api.clone());
         let sources = Sources {
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             closed: closed.clone(),
             pods: pods.clone(),
             api,
@@ -218,7 +213,7 @@ impl Wiring {
             client: self.client.clone(),
             node: self.args.node(),
             names: self.args.names.names(),
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             pods: pods.clone(),
             records,
             lingering,
@@ -235,7 +230,7 @@ impl Wiring {
             directory: self.host.device_plugins.clone(),
             resource: self.args.names.gpu_resource.clone(),
             admission,
-            cards,
+            gpus,
             reachable,
             phase,
             metrics: self.metrics.clone(),
@@ -303,7 +298,7 @@ impl Wiring {
         cache
     }
 
-    fn follow_cordoned(&self) -> watch::Receiver<Option<BTreeSet<CardId>>> {
+    fn follow_cordoned(&self) -> watch::Receiver<Option<BTreeSet<GpuId>>> {
         let (sender, cordoned) = watch::channel(None);
         let node = Scope::Node(self.args.node());
         let key = self.args.names.names().cordoned_gpus();
@@ -315,16 +310,16 @@ impl Wiring {
         cordoned
     }
 
-    fn follow_cards(
+    fn follow_gpus(
         &self,
         prepare: Prepare,
         unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
-        cordoned: watch::Receiver<Option<BTreeSet<CardId>>>,
-    ) -> (watch::Receiver<Arc<Cards>>, watch::Receiver<OpenNvml>) {
+        cordoned: watch::Receiver<Option<BTreeSet<GpuId>>>,
+    ) -> (watch::Receiver<Arc<Gpus>>, watch::Receiver<OpenNvml>) {
         let found = self.context.health().gate("cards-found");
         let (sender, receiver) = watch::channel(Arc::default());
         let (opened, probe) = watch::channel(None);
-        let watch = CardWatch {
+        let watch = GpuWatch {
             open: open_nvml(self.args.nvml_library.clone()),
             sizing: sizing(&self.args),
             every: self.args.health_interval,
@@ -332,9 +327,9 @@ impl Wiring {
             cordoned,
             unhealthy_indexes,
             prepare,
-            file: CardsFile::new(self.host.state.clone()),
+            file: GpusFile::new(self.host.state.clone()),
             events: Some(self.events.clone()),
-            cards: sender,
+            gpus: sender,
             probe: opened,
             metrics: self.metrics.clone(),
             reopen_pause: REOPEN_PAUSE,
@@ -355,8 +350,8 @@ impl Wiring {
         let host = HostProcesses { proc: self.host.proc.clone() };
         let every = self.args.health_interval * POLLS_PER_LOOK_AT_PROCESSES;
         let watch = ProcessWatch { probe, host, every, snapshots };
-        let card_use = CardUse { node: self.args.node(), snapshot: snapshot.clone(), pods };
-        self.context.before_scrape(&self.metrics, card_use, set_card_use);
+        let gpu_use = GpuUse { node: self.args.node(), snapshot: snapshot.clone(), pods };
+        self.context.before_scrape(&self.metrics, gpu_use, set_gpu_use);
         self.spawn("processes", |shutdown| watch.run(shutdown));
         snapshot
     }
@@ -366,7 +361,7 @@ impl Wiring {
         probe: &watch::Receiver<OpenNvml>,
         checkpoint: &CheckpointFile,
         pods: &Arc<PodCache>,
-        cards: &watch::Receiver<Arc<Cards>>,
+        gpus: &watch::Receiver<Arc<Gpus>>,
     ) -> watch::Receiver<Arc<Vec<DriverLimit>>> {
         let (sender, limits) = watch::channel(Arc::default());
         let watch = LimitWatch {
@@ -374,7 +369,7 @@ impl Wiring {
             cgroups: self.host.cgroups.clone(),
             checkpoint: checkpoint.clone(),
             pods: pods.clone(),
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             every: self.args.audit_interval,
             limits: sender,
         };
@@ -394,7 +389,7 @@ impl Wiring {
 
     fn follow_unhealthy_map(
         &self,
-        cards: watch::Receiver<Arc<Cards>>,
+        gpus: watch::Receiver<Arc<Gpus>>,
         unhealthy_indexes: watch::Sender<BTreeSet<u32>>,
     ) {
         let Some(namespace) = self.args.unhealthy_gpus_namespace.clone() else { return };
@@ -404,22 +399,22 @@ impl Wiring {
         let events =
             cluster::watch_config_map(client.clone(), &namespace, &name, WatchHealth::default());
         let names = self.args.names.names();
-        let map = UnhealthyMap { client, namespace, node, names, cards, unhealthy_indexes };
+        let map = UnhealthyMap { client, namespace, node, names, gpus, unhealthy_indexes };
         self.spawn("unhealthy-gpus", |shutdown| map.run(events, shutdown));
     }
 
     fn follow_dra(
         &self,
-        cards: &watch::Receiver<Arc<Cards>>,
+        gpus: &watch::Receiver<Arc<Gpus>>,
         pods: &Arc<PodCache>,
         kubelet: &PodResourcesClient,
         records: &Arc<SharedRecords>,
-    ) -> watch::Receiver<Option<Arc<OfferedCards>>> {
+    ) -> watch::Receiver<Option<Arc<OfferedGpus>>> {
         let (sender, offered) = watch::channel(None);
         let watch = DraWatch {
             client: self.client.clone(),
             node: self.args.node(),
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             pods: pods.clone(),
             kubelet: kubelet.clone(),
             records: records.clone(),
@@ -432,12 +427,12 @@ impl Wiring {
 
     fn follow_nvidia(
         &self,
-        cards: &watch::Receiver<Arc<Cards>>,
-        offered: watch::Receiver<Option<Arc<OfferedCards>>>,
+        gpus: &watch::Receiver<Arc<Gpus>>,
+        offered: watch::Receiver<Option<Arc<OfferedGpus>>>,
         not_held: watch::Receiver<Option<Missing>>,
         failed: watch::Receiver<Arc<FailedContexts>>,
         own: Option<Arc<SpecFile>>,
-    ) -> (NodeIsolation, watch::Receiver<Arc<ClosedCards>>) {
+    ) -> (NodeIsolation, watch::Receiver<Arc<ClosedGpus>>) {
         let (sender, support) = watch::channel(None);
         let (close, closed) = watch::channel(Arc::default());
         let policy = self.args.isolation_policy();
@@ -460,7 +455,7 @@ impl Wiring {
             closed: close,
             offered,
             failed,
-            cards: cards.clone(),
+            gpus: gpus.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
         };
@@ -494,7 +489,7 @@ impl Wiring {
         self.spawn("mps-drain", |shutdown| drain.run(shutdown));
     }
 
-    /// Registers and reports once [`prepare`] is done: before, a report would show cards without their pods.
+    /// Registers and reports once [`prepare`] is done: before, a report would show GPUs without their pods.
     fn serve_kubelet(
         &self,
         mut plugin: Plugin,
@@ -549,9 +544,9 @@ fn open_nvml(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
 }
 
-/// What is done before cards are published: no container may hold ids of another unit, and the CDI
-/// specification must list the cards.
-fn prepare_cards(
+/// What is done before GPUs are published: no container may hold ids of another unit, and the CDI
+/// specification must list the GPUs.
+fn prepare_gpus(
     args: &Args,
     spec: Option<Arc<SpecFile>>,
     checkpoint: CheckpointFile,
@@ -560,8 +555,8 @@ fn prepare_cards(
 ) -> Prepare {
     let sizing = sizing(args);
     let begin = OnceLock::new();
-    Box::new(move |cards| {
-        sizing.check(cards).map_err(|error| {
+    Box::new(move |gpus| {
+        sizing.check(gpus).map_err(|error| {
             condition.set(health::unit_too_small(&error));
             error.to_string()
         })?;
@@ -570,7 +565,7 @@ fn prepare_cards(
         condition.set(Status::ok(sizing.unit.to_string()));
         let Some(file) = &spec else { return Ok(()) };
         let recorded = checkpoint.read().map(|checkpoint| checkpoint.limits()).unwrap_or_default();
-        file.write(cards, recorded).map_err(|error| error.to_string())
+        file.write(gpus, recorded).map_err(|error| error.to_string())
     })
 }
 
@@ -626,15 +621,15 @@ fn responder(args: &Args, isolation: NodeIsolation, limits: Option<Arc<SpecFile>
     }
 }
 
-/// Waits for what must be loaded before the kubelet calls: the cards, the pods, what an earlier process granted, and
+/// Waits for what must be loaded before the kubelet calls: the GPUs, the pods, what an earlier process granted, and
 /// which container holds which ids.
 async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condition) {
-    let cards = plugin.cards.wait_for(|cards| !cards.is_empty());
-    if cards.await.is_err() {
+    let gpus = plugin.gpus.wait_for(|gpus| !gpus.is_empty());
+    if gpus.await.is_err() {
         return;
     }
     // Takes seconds at most: it reads files of the node, and waits so long for the first list of ResourceSlices. By
-    // then it is known which cards take no new pods.
+    // then it is known which GPUs take no new pods.
     let mut support = plugin.admission.isolation().support.clone();
     if support.wait_for(Option::is_some).await.is_err() {
         return;

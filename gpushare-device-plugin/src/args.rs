@@ -12,9 +12,9 @@ use crate::container::Mode;
 use crate::host::HostPaths;
 use crate::isolation::{MinIsolation, Policy, UnavailableAction};
 
-/// Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
+/// Offers GPU memory to the kubelet and gives each container the GPU of its pod's claim.
 ///
-/// Runs on every GPU node as a DaemonSet. Cards come from NVML, claims from the
+/// Runs on every GPU node as a DaemonSet. GPUs come from NVML, claims from the
 /// scheduler-extender's binding. Pods that the extender did not bind are refused with an event that
 /// says so.
 #[derive(Debug, Clone, Parser)]
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_HOST_ROOT", default_value = "/", value_name = "DIR")]
     pub host_root: PathBuf,
 
-    /// How a container is given its card.
+    /// How a container is given its GPU.
     #[arg(long, env = "PLIMSOLL_RESPONSE", value_enum, default_value_t = Mode::Cdi)]
     pub response: Mode,
 
@@ -46,14 +46,14 @@ pub struct Args {
     pub nvidia_cdi_dirs: Vec<PathBuf>,
 
     /// What is done with a pod that something else than the scheduler-extender bound, as where its spec names the node:
-    /// it is refused, or put on a card with room that takes new pods, and its claim written. A pod that the extender
+    /// it is refused, or put on a GPU with room that takes new pods, and its claim written. A pod that the extender
     /// reserves the same room for is refused then. To place pods, lift the admission policy plimsoll-node-name too.
     #[arg(long, env = "PLIMSOLL_UNCLAIMED_PODS", value_enum, default_value_t = UnclaimedAction::Refuse)]
     pub unclaimed_pods: UnclaimedAction,
 
-    /// What every container is held to at least, beyond which card it sees: its share of the card's memory, by NVIDIA's
+    /// What every container is held to at least, beyond which GPU it sees: its share of the GPU's memory, by NVIDIA's
     /// driver, by MPS, or not at all. `auto`: by what has been seen to hold without a setting of yours, which is
-    /// nothing yet, so not at all: the driver's limit was tried on no card. A pod can ask for more by the annotation
+    /// nothing yet, so not at all: the driver's limit was tried on no GPU. A pod can ask for more by the annotation
     /// plimsoll.dev/gpu-isolation.
     #[arg(long, env = "PLIMSOLL_ISOLATION", value_enum, default_value_t = MinIsolation::Auto)]
     pub isolation: MinIsolation,
@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_MPS_DIR", value_name = "DIR")]
     pub mps_dir: Option<PathBuf>,
 
-    /// NVIDIA's management library: a path, or a name that the loader finds. Where a card of NVIDIA's is on the PCI bus
+    /// NVIDIA's management library: a path, or a name that the loader finds. Where a GPU of NVIDIA's is on the PCI bus
     /// and the library cannot be loaded for 15 minutes, the process ends: a container that was made before NVIDIA's
     /// runtime was set up never gets it.
     #[arg(long, env = "PLIMSOLL_NVML_LIBRARY", default_value = nvml::DEFAULT_LIBRARY, value_name = "LIBRARY")]
@@ -85,15 +85,15 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_CONTEXT_PROBE_SOCKET", value_name = "SOCKET")]
     pub context_probe_socket: Option<PathBuf>,
 
-    /// Whether the plugin is ready and idle on a node without a card: it offers nothing, asks the API server and the
+    /// Whether the plugin is ready and idle on a node without a GPU: it offers nothing, asks the API server and the
     /// kubelet nothing, and looks again after 12 times --health-interval. For plugins that run on every node. A node
-    /// with a display controller of NVIDIA's on its PCI bus has a card, also where --nvml-library does not tell of it.
-    #[arg(long, env = "PLIMSOLL_IDLE_WITHOUT_CARDS")]
-    pub idle_without_cards: bool,
+    /// with a display controller of NVIDIA's on its PCI bus has a GPU, also where --nvml-library does not tell of it.
+    #[arg(long = "idle-without-cards", env = "PLIMSOLL_IDLE_WITHOUT_CARDS")]
+    pub idle_without_gpus: bool,
 
-    /// Card memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is a
+    /// GPU memory of one unit, in MiB; the same on all nodes of a cluster. A node may have 32,768 units: each is a
     /// device in the list that the kubelet gets, and the device ids of a pod stand in the pod's status. A node with
-    /// more offers no card, and the log names a unit that will do. Refused while containers of the node hold units of
+    /// more offers no GPU, and the log names a unit that will do. Refused while containers of the node hold units of
     /// another size.
     #[arg(
         long,
@@ -104,7 +104,7 @@ pub struct Args {
     )]
     pub unit_mib: u64,
 
-    /// Part of each card's memory that is not offered, in percent, beside what the driver keeps for itself by NVML,
+    /// Part of each GPU's memory that is not offered, in percent, beside what the driver keeps for itself by NVML,
     /// which is never offered. Of this and --reserve-min-mib the more counts.
     #[arg(
         long,
@@ -115,7 +115,7 @@ pub struct Args {
     )]
     pub reserve_percent: u8,
 
-    /// Memory of each card that is not offered, in MiB. Of this and --reserve-percent the more counts.
+    /// Memory of each GPU that is not offered, in MiB. Of this and --reserve-percent the more counts.
     #[arg(
         long,
         env = "PLIMSOLL_RESERVE_MIN_MIB",
@@ -125,8 +125,8 @@ pub struct Args {
     )]
     pub reserve_min_mib: u64,
 
-    /// Memory that pods may have of a card without memory of its own, in MiB: of a card that shares the host's memory,
-    /// such as GB10. 0: such a card is not offered, and an event on the Node says so. The host's programs and the pods'
+    /// Memory that pods may have of a GPU without memory of its own, in MiB: of a GPU that shares the host's memory,
+    /// such as GB10. 0: such a GPU is not offered, and an event on the Node says so. The host's programs and the pods'
     /// other memory need the rest.
     #[arg(
         long,
@@ -137,7 +137,7 @@ pub struct Args {
     )]
     pub unified_memory_mib: u64,
 
-    /// Time between two polls of each card's health, 100 ms to an hour. The processes on it are looked at half as
+    /// Time between two polls of each GPU's health, 100 ms to an hour. The processes on it are looked at half as
     /// often, where the pod is in the host's PID namespace (hostPID).
     #[arg(
         long,
@@ -148,7 +148,7 @@ pub struct Args {
     )]
     pub health_interval: Duration,
 
-    /// Time between two comparisons of claims, the kubelet's records and the processes on the cards, 100 ms to an hour.
+    /// Time between two comparisons of claims, the kubelet's records and the processes on the GPUs, 100 ms to an hour.
     /// What does not agree twice in a row is repaired, or told by an event.
     #[arg(
         long,
@@ -159,17 +159,17 @@ pub struct Args {
     )]
     pub audit_interval: Duration,
 
-    /// Errors (XIDs) that say nothing about a card, separated by commas, beside those that applications cause: 13, 31,
+    /// Errors (XIDs) that say nothing about a GPU, separated by commas, beside those that applications cause: 13, 31,
     /// 43, 45, 68 and 109.
     #[arg(long, env = "PLIMSOLL_IGNORED_XIDS", value_delimiter = ',', value_name = "NUMBERS")]
     pub ignored_xids: Vec<u64>,
 
-    /// Namespace of Aliyun's ConfigMap unhealthy-gpu-NODE. The cards that it lists take no pods, and unhealthy cards
+    /// Namespace of Aliyun's ConfigMap unhealthy-gpu-NODE. The GPUs that it lists take no pods, and unhealthy GPUs
     /// are written there. Without it the ConfigMap is left alone.
     #[arg(long, env = "PLIMSOLL_UNHEALTHY_GPUS_NAMESPACE", value_name = "NAMESPACE")]
     pub unhealthy_gpus_namespace: Option<String>,
 
-    /// Whether the number of cards is written as aliyun.com/gpu-count into the Node's status, where Aliyun's tools read
+    /// Whether the number of GPUs is written as aliyun.com/gpu-count into the Node's status, where Aliyun's tools read
     /// it. Needs the right to patch `nodes/status`.
     #[arg(long, env = "PLIMSOLL_REPORT_GPU_COUNT")]
     pub report_gpu_count: bool,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_of_nothing_and_a_reserve_of_a_whole_card_are_refused() {
+    fn a_unit_of_nothing_and_a_reserve_of_a_whole_gpu_are_refused() {
         assert!(parse(&["--unit-mib=0"]).is_err());
         assert!(parse(&["--unit-mib=1"]).is_ok());
         assert!(parse(&["--reserve-percent=91"]).is_err());

@@ -1,5 +1,5 @@
 //! Polls NVIDIA's CDI specification, reports its problems (as events on the Node, in the metrics, in the log), and
-//! publishes which modes of isolation the node can enforce and which cards take no new pods, by that specification, by
+//! publishes which modes of isolation the node can enforce and which GPUs take no new pods, by that specification, by
 //! their compute modes or for want of a CUDA context. Restores our own specification if it was deleted.
 //!
 //! Invariant: an event is written when a problem appears and every half hour while it persists; problems of one kind
@@ -19,23 +19,23 @@ use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::cards::Cards;
-use crate::cards::closed::ClosedCards;
-use crate::cards::compute_mode::{BarredCard, barred};
-use crate::cards::context::{FailedCard, FailedContexts, failed};
-use crate::cards::offered::OfferedCards;
 use crate::container::cdi::SpecFile;
+use crate::gpus::Gpus;
+use crate::gpus::closed::ClosedGpus;
+use crate::gpus::compute_mode::{BarredGpu, barred};
+use crate::gpus::context::{FailedContexts, FailedGpu, failed};
+use crate::gpus::offered::OfferedGpus;
 use crate::isolation::report::ReportedMode;
 use crate::isolation::support::{Host, IsolationSupport, Missing};
 use crate::isolation::{Decision, Isolation, IsolationError, Policy};
 use crate::metrics::Metrics;
 use crate::node_events::{NodeEvents, REPEAT_AFTER};
-use crate::nvidia::{CdiLocation, Problem, closed_cards};
+use crate::nvidia::{CdiLocation, Problem, closed_gpus};
 
-/// Time between two checks; a change of the cards triggers a check at once.
+/// Time between two checks; a change of the GPUs triggers a check at once.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Checks NVIDIA's specification for the cards of this node.
+/// Checks NVIDIA's specification for the GPUs of this node.
 pub(crate) struct SpecWatch {
     /// The location of NVIDIA's specification.
     pub location: CdiLocation,
@@ -49,14 +49,14 @@ pub(crate) struct SpecWatch {
     pub policy: Policy,
     /// Publishes the node's support.
     pub support: watch::Sender<Option<IsolationSupport>>,
-    /// Publishes the cards that take no new pods.
-    pub closed: watch::Sender<Arc<ClosedCards>>,
-    /// The cards that a DRA driver offers as well; `None` until that is known. Nothing is published before.
-    pub offered: watch::Receiver<Option<Arc<OfferedCards>>>,
-    /// The cards on which CUDA opens no context.
+    /// Publishes the GPUs that take no new pods.
+    pub closed: watch::Sender<Arc<ClosedGpus>>,
+    /// The GPUs that a DRA driver offers as well; `None` until that is known. Nothing is published before.
+    pub offered: watch::Receiver<Option<Arc<OfferedGpus>>>,
+    /// The GPUs on which CUDA opens no context.
     pub failed: watch::Receiver<Arc<FailedContexts>>,
-    /// The cards that NVIDIA's specification must have.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// The GPUs that NVIDIA's specification must have.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Writes problems as events.
     pub events: NodeEvents,
     /// Counts problems.
@@ -116,26 +116,26 @@ impl SpecWatch {
             return;
         }
         loop {
-            let cards = self.cards.borrow_and_update().clone();
-            let Some(checked) = self.check(cards.clone()).await else { return };
-            if !cards.is_empty() {
+            let gpus = self.gpus.borrow_and_update().clone();
+            let Some(checked) = self.check(gpus.clone()).await else { return };
+            if !gpus.is_empty() {
                 let decided = self.policy.decide(None, &checked.support);
-                let barred = barred(&cards, decided.as_ref().ok().map(|decided| decided.isolation));
-                let failed = failed(&cards, &self.failed.borrow_and_update().clone());
+                let barred = barred(&gpus, decided.as_ref().ok().map(|decided| decided.isolation));
+                let failed = failed(&gpus, &self.failed.borrow_and_update().clone());
                 self.close(&checked, &decided, &barred, &failed, &mut folder).await;
                 self.publish(checked.support, decided, &mut mode).await;
                 let now = Instant::now();
-                self.report_cards("GPUComputeMode", &reported_barred.due(barred, now)).await;
-                self.report_cards("GPUContextFailed", &reported_failed.due(failed, now)).await;
+                self.report_gpus("GPUComputeMode", &reported_barred.due(barred, now)).await;
+                self.report_gpus("GPUContextFailed", &reported_failed.due(failed, now)).await;
             }
             let problems = checked.problems;
             self.count(&problems);
             if problems.is_empty() && !reported.known.is_empty() {
-                tracing::info!("NVIDIA's CDI specification has every card now");
+                tracing::info!("NVIDIA's CDI specification has every GPU now");
             }
             self.report(&reported.due(problems, Instant::now())).await;
             tokio::select! {
-                changed = self.cards.changed() => if changed.is_err() { return },
+                changed = self.gpus.changed() => if changed.is_err() { return },
                 changed = self.offered.changed() => if changed.is_err() { return },
                 changed = self.not_held.changed() => if changed.is_err() { return },
                 // An error means no sender: no context is opened.
@@ -145,7 +145,7 @@ impl SpecWatch {
         }
     }
 
-    /// Logs each problem, and writes one event for each kind: a fault of the specification is often one of every card.
+    /// Logs each problem, and writes one event for each kind: a fault of the specification is often one of every GPU.
     async fn report(&self, problems: &[Problem]) {
         for problem in problems {
             tracing::warn!(problem = problem.label(), "{problem}");
@@ -159,37 +159,37 @@ impl SpecWatch {
         }
     }
 
-    /// Logs each card that programs cannot use, and writes one event for all of them.
-    async fn report_cards(&self, reason: &'static str, unusable: &[impl Display]) {
-        for card in unusable {
-            tracing::warn!("{card}");
+    /// Logs each GPU that programs cannot use, and writes one event for all of them.
+    async fn report_gpus(&self, reason: &'static str, unusable: &[impl Display]) {
+        for gpu in unusable {
+            tracing::warn!("{gpu}");
         }
         let Some(first) = unusable.first() else { return };
         let note = with_more(first, unusable.len() - 1);
         self.events.warn(&EventText { reason, action: "CheckCards", note }).await;
     }
 
-    /// Publishes the cards that take no new pods. `decided` is the mode of a pod without an annotation, `barred` are
-    /// the cards with a wrong compute mode, `failed` those without a context, and `reported` is the problem of our
+    /// Publishes the GPUs that take no new pods. `decided` is the mode of a pod without an annotation, `barred` are
+    /// the GPUs with a wrong compute mode, `failed` those without a context, and `reported` is the problem of our
     /// folder that the last event had.
     async fn close(
         &mut self,
         checked: &Checked,
         decided: &Result<Decision, IsolationError>,
-        barred: &[BarredCard],
-        failed: &[FailedCard],
+        barred: &[BarredGpu],
+        failed: &[FailedGpu],
         reported: &mut Option<String>,
     ) {
         // A new limit is a new device in our file.
         let limits = decided.as_ref().is_ok_and(|decided| decided.isolation != Isolation::None);
         let not_writable = if limits { checked.not_writable.as_ref() } else { None };
         let folder = checked.not_restored.as_ref().or(not_writable);
-        let mut closed = closed_cards(&checked.problems);
-        for card in barred {
-            closed.cards.entry(card.uuid.clone()).or_insert(Closed::ComputeMode);
+        let mut closed = closed_gpus(&checked.problems);
+        for gpu in barred {
+            closed.gpus.entry(gpu.uuid.clone()).or_insert(Closed::ComputeMode);
         }
-        for card in failed {
-            closed.cards.entry(card.uuid.clone()).or_insert(Closed::Context);
+        for gpu in failed {
+            closed.gpus.entry(gpu.uuid.clone()).or_insert(Closed::Context);
         }
         closed.offered = self.offered.borrow_and_update().clone().unwrap_or_default();
         closed.all = match (decided, folder) {
@@ -232,23 +232,23 @@ impl SpecWatch {
     }
 
     /// Reads the files, and restores our own, on a thread that may block; `None` if that thread panicked.
-    async fn check(&mut self, cards: Arc<Cards>) -> Option<Checked> {
+    async fn check(&mut self, gpus: Arc<Gpus>) -> Option<Checked> {
         let not_held = self.not_held.borrow_and_update().clone();
         let location = self.location.clone();
         let host = self.host.clone();
-        // Our file has the cards before they are published. Without published cards it may be the file of an earlier
+        // Our file has the GPUs before they are published. Without published GPUs it may be the file of an earlier
         // process.
-        let own = if cards.is_empty() { None } else { self.own.clone() };
+        let own = if gpus.is_empty() { None } else { self.own.clone() };
         let look = tokio::task::spawn_blocking(move || {
             let restored = own.as_ref().map_or(Ok(()), |own| own.restore());
             let folder = own.as_ref().and_then(|own| own.path().parent());
             let writable = folder.map_or(Ok(()), check_writable);
             let specs = location.specs();
-            let mut support = host.support(&specs, &cards);
+            let mut support = host.support(&specs, &gpus);
             if let (Ok(()), Some(missing)) = (&support.driver, not_held) {
                 support.driver = Err(missing);
             }
-            let problems = if host.by_cdi { location.problems(&specs, &cards) } else { Vec::new() };
+            let problems = if host.by_cdi { location.problems(&specs, &gpus) } else { Vec::new() };
             Checked {
                 problems,
                 support,
@@ -302,8 +302,8 @@ fn takes_file(folder: &Path) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    fn problem(card: &str) -> Problem {
-        Problem::CardMissing { kind: "k".into(), card: card.into() }
+    fn problem(gpu: &str) -> Problem {
+        Problem::GpuMissing { kind: "k".into(), gpu: gpu.into() }
     }
 
     #[test]
@@ -319,8 +319,8 @@ mod tests {
             (1820, &["a"], &["a"]),
         ] {
             let now = start + Duration::from_secs(second);
-            let found = found.iter().map(|card| problem(card)).collect();
-            let due: Vec<Problem> = due.iter().map(|card| problem(card)).collect();
+            let found = found.iter().map(|gpu| problem(gpu)).collect();
+            let due: Vec<Problem> = due.iter().map(|gpu| problem(gpu)).collect();
             assert_eq!(reported.due(found, now), due, "second {second}");
         }
     }

@@ -1,7 +1,7 @@
-//! The orderly end: the cards are closed in the node's report before the kubelet loses its device plugin.
+//! The orderly end: the GPUs are closed in the node's report before the kubelet loses its device plugin.
 //!
 //! The kubelet fails a pod for good that it admits while no plugin serves the resource. Pods come from Bind alone, so
-//! the cards are closed first, and the plugin goes on serving until no pod is on its way: an extender that has seen the
+//! the GPUs are closed first, and the plugin goes on serving until no pod is on its way: an extender that has seen the
 //! report binds none, and what it bound before is shown by the watch of this node's pods.
 //!
 //! Invariant: the end is delayed by [`LIMIT`] at most, and not at all where nothing is served or the API server is not
@@ -19,7 +19,7 @@ use crate::pods::PodCache;
 
 /// The longest delay of the end. The session's end and the calls in progress follow within [`daemon::GRACE`].
 const LIMIT: Duration = Duration::from_secs(8);
-/// Time without a newly bound pod after which none is on its way: from the write of the closed cards until an
+/// Time without a newly bound pod after which none is on its way: from the write of the closed GPUs until an
 /// extender's watch shows them, and from a Binding until the watch here shows the pod. Each takes milliseconds.
 const QUIET: Duration = Duration::from_secs(2);
 
@@ -57,7 +57,7 @@ impl Departure {
         if before != Phase::Serving || !*self.reachable.borrow() {
             return;
         }
-        tracing::info!("closing the cards in the node's report before the end");
+        tracing::info!("closing the GPUs in the node's report before the end");
         if timeout(LIMIT, self.no_pod_comes()).await.is_err() {
             tracing::warn!(
                 "ending after {LIMIT:?} although pods may still be on their way to this node: the kubelet fails those \
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_once_the_cards_are_closed_and_no_pod_has_come_for_a_while() {
+    async fn it_ends_once_the_gpus_are_closed_and_no_pod_has_come_for_a_while() {
         let ending = Ending::of(Phase::Serving, true);
         sleep(Duration::from_secs(1)).await;
         ending.reported.send_replace(Some(Phase::Ending));

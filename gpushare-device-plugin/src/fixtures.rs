@@ -1,61 +1,61 @@
-//! Cards, pods and ids for unit tests.
+//! GPUs, pods and ids for unit tests.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use cluster::{GpuPod, PodFacts};
-use placement::gpu::{CardUse, Claim, ContainerKind, ContainerRequest, GpuRequest};
+use placement::gpu::{Claim, ContainerKind, ContainerRequest, GpuRequest, GpuUse};
 use placement::load::PodKind;
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::units::{GpuId, MiB, PodUid, Units};
 
-use crate::cards::ids::Ids;
-use crate::cards::inventory::Inventory;
-use crate::cards::sizing::Sizing;
-use crate::cards::{Card, Cards, Unhealthy};
+use crate::gpus::ids::Ids;
+use crate::gpus::inventory::Inventory;
+use crate::gpus::sizing::Sizing;
+use crate::gpus::{Gpu, Gpus, Unhealthy};
 use crate::pods::PodRef;
 use crate::records::pod_resources::ListedPod;
 
-/// A card whose device ids begin with `aaaaaaaa`.
+/// A GPU whose device ids begin with `aaaaaaaa`.
 pub(crate) const A: &str = "GPU-aaaaaaaa-1111";
-/// A card whose device ids begin with `bbbbbbbb`.
+/// A GPU whose device ids begin with `bbbbbbbb`.
 pub(crate) const B: &str = "GPU-bbbbbbbb-1111";
 
-/// Cards of these units, at indexes 0, 1, …
-pub(crate) fn cards(cards: &[(&str, u32)]) -> Cards {
+/// GPUs of these units, at indexes 0, 1, …
+pub(crate) fn gpus(gpus: &[(&str, u32)]) -> Gpus {
     let mut enumerated = Vec::new();
-    for (index, (uuid, units)) in (0..).zip(cards) {
-        enumerated.push(nvml::Card {
+    for (index, (uuid, units)) in (0..).zip(gpus) {
+        enumerated.push(nvml::Gpu {
             uuid: (*uuid).to_owned(),
             index,
             memory_mib: Some(u64::from(*units) * 1024),
-            ..nvml::Card::default()
+            ..nvml::Gpu::default()
         });
     }
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
     inventory.set_enumerated(enumerated, Instant::now());
-    inventory.cards()
+    inventory.gpus()
 }
 
-/// The same cards, this one unhealthy.
-pub(crate) fn with_unhealthy(cards: &Cards, uuid: &str, why: Unhealthy) -> Cards {
-    let mut changed: Vec<Card> = cards.iter().cloned().collect();
-    for card in &mut changed {
-        if card.uuid.as_str() == uuid {
-            card.unhealthy = Some(why);
+/// The same GPUs, this one unhealthy.
+pub(crate) fn with_unhealthy(gpus: &Gpus, uuid: &str, why: Unhealthy) -> Gpus {
+    let mut changed: Vec<Gpu> = gpus.iter().cloned().collect();
+    for gpu in &mut changed {
+        if gpu.uuid.as_str() == uuid {
+            gpu.unhealthy = Some(why);
         }
     }
-    Cards::new(changed).with_driver(cards.driver().map(str::to_owned))
+    Gpus::new(changed).with_driver(gpus.driver().map(str::to_owned))
 }
 
-/// A pod `default/<name>` with UID `<name>`, bound, not admitted yet, claimed on `card`.
-pub(crate) fn pod(name: &str, card: &str, asks: &[(&str, ContainerKind, u32)]) -> PodFacts {
-    claimed(name, request(asks, CardUse::default()), &[card])
+/// A pod `default/<name>` with UID `<name>`, bound, not admitted yet, claimed on `gpu`.
+pub(crate) fn pod(name: &str, gpu: &str, asks: &[(&str, ContainerKind, u32)]) -> PodFacts {
+    claimed(name, request(asks, GpuUse::default()), &[gpu])
 }
 
-/// A pod with this request, claimed on these cards.
-pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFacts {
-    let on: Vec<CardId> = cards.iter().map(|card| CardId::from(*card)).collect();
-    let claim = Claim::on_cards(&request, &on);
+/// A pod with this request, claimed on these GPUs.
+pub(crate) fn claimed(name: &str, request: GpuRequest, gpus: &[&str]) -> PodFacts {
+    let on: Vec<GpuId> = gpus.iter().map(|gpu| GpuId::from(*gpu)).collect();
+    let claim = Claim::on_gpus(&request, &on);
     let gpu = GpuPod {
         claim: Ok(Some(claim)),
         assigned: false,
@@ -85,7 +85,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, cards: &[&str]) -> PodFac
     }
 }
 
-fn request(asks: &[(&str, ContainerKind, u32)], card_use: CardUse) -> GpuRequest {
+fn request(asks: &[(&str, ContainerKind, u32)], gpu_use: GpuUse) -> GpuRequest {
     let mut requests = Vec::new();
     for (position, (name, kind, units)) in asks.iter().enumerate() {
         let name = (*name).to_owned();
@@ -94,34 +94,34 @@ fn request(asks: &[(&str, ContainerKind, u32)], card_use: CardUse) -> GpuRequest
             kind: *kind,
             position,
             units: Units(*units),
-            card_use,
+            gpu_use,
         });
     }
     GpuRequest::new(requests).unwrap().unwrap()
 }
 
-/// A pod with one container `main` that uses its card in this way.
-pub(crate) fn with_use(name: &str, card: &str, units: u32, card_use: CardUse) -> PodFacts {
-    claimed(name, request(&[("main", ContainerKind::App, units)], card_use), &[card])
+/// A pod with one container `main` that uses its GPU in this way.
+pub(crate) fn with_use(name: &str, gpu: &str, units: u32, gpu_use: GpuUse) -> PodFacts {
+    claimed(name, request(&[("main", ContainerKind::App, units)], gpu_use), &[gpu])
 }
 
 /// A pod with one container `main`.
-pub(crate) fn simple(name: &str, card: &str, units: u32) -> Arc<PodFacts> {
-    Arc::new(pod(name, card, &[("main", ContainerKind::App, units)]))
+pub(crate) fn simple(name: &str, gpu: &str, units: u32) -> Arc<PodFacts> {
+    Arc::new(pod(name, gpu, &[("main", ContainerKind::App, units)]))
 }
 
-/// A pod with one container `main` that has half of its units on each of the cards [`A`] and [`B`].
-pub(crate) fn on_two_cards(name: &str, units: u32) -> Arc<PodFacts> {
-    let card_use = CardUse { cards: 2, ..CardUse::default() };
-    let request = request(&[("main", ContainerKind::App, units)], card_use);
+/// A pod with one container `main` that has half of its units on each of the GPUs [`A`] and [`B`].
+pub(crate) fn on_two_gpus(name: &str, units: u32) -> Arc<PodFacts> {
+    let gpu_use = GpuUse { gpus: 2, ..GpuUse::default() };
+    let request = request(&[("main", ContainerKind::App, units)], gpu_use);
     Arc::new(claimed(name, request, &[A, B]))
 }
 
 /// A pod with an init container `init` and a container `main`.
-pub(crate) fn with_init(name: &str, card: &str, init: u32, main: u32) -> Arc<PodFacts> {
+pub(crate) fn with_init(name: &str, gpu: &str, init: u32, main: u32) -> Arc<PodFacts> {
     Arc::new(pod(
         name,
-        card,
+        gpu,
         &[("init", ContainerKind::Init, init), ("main", ContainerKind::App, main)],
     ))
 }

@@ -1,4 +1,4 @@
-//! What the plugin says of its health: why it offers no cards, and why cards take no pods.
+//! What the plugin says of its health: why it offers no GPUs, and why GPUs take no pods.
 //!
 //! Pure: from what other modules know to a [`Status`] with what to do.
 
@@ -8,16 +8,16 @@ use daemon::{Condition, Health, Status};
 use placement::gpu::Closed;
 use tokio::sync::watch::Receiver;
 
-use crate::cards::Cards;
-use crate::cards::closed::ClosedCards;
-use crate::cards::sizing::TooManyUnits;
 use crate::container::Mode;
+use crate::gpus::Gpus;
+use crate::gpus::closed::ClosedGpus;
+use crate::gpus::sizing::TooManyUnits;
 use crate::isolation::{IsolationError, NodeIsolation};
 
 const GENERATE: &str = "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/var/run/cdi/nvidia.yaml on the \
                         node; its events say what is wrong (docs/troubleshoot.md#a-gpu-node)";
 
-/// What is to be done where the API server, the cards or the kubelet are not there, by the gate's id.
+/// What is to be done where the API server, the GPUs or the kubelet are not there, by the gate's id.
 const REMEDIES: [(&str, &str); 3] = [
     (
         "cards-found",
@@ -46,7 +46,7 @@ pub(crate) fn unit_too_small(error: &TooManyUnits) -> Status {
         "set --unit-mib to {} or more, on all nodes alike (docs/operations.md#change-the-unit)",
         error.enough
     );
-    Status::failed(format!("the unit is too small, so no card is offered: {error}"), remedy)
+    Status::failed(format!("the unit is too small, so no GPU is offered: {error}"), remedy)
 }
 
 /// A unit other than the one of ids that containers hold.
@@ -57,19 +57,19 @@ pub(crate) fn unit_changed(why: String) -> Status {
     )
 }
 
-/// Publishes what is known of the cards.
+/// Publishes what is known of the GPUs.
 pub(crate) fn publish(
     health: &Health,
     mode: Mode,
-    cards: &Receiver<Arc<Cards>>,
-    closed: &Receiver<Arc<ClosedCards>>,
+    gpus: &Receiver<Arc<Gpus>>,
+    closed: &Receiver<Arc<ClosedGpus>>,
     isolation: &NodeIsolation,
 ) {
     let of = |judge: fn(&Counts) -> Status| {
-        let (cards, closed) = (cards.clone(), closed.clone());
-        move || judge(&Counts::of(&cards.borrow(), &closed.borrow()))
+        let (gpus, closed) = (gpus.clone(), closed.clone());
+        move || judge(&Counts::of(&gpus.borrow(), &closed.borrow()))
     };
-    health.look("cards", of(cards_status));
+    health.look("cards", of(gpus_status));
     health.look("other-plugins", of(dra_status));
     match mode {
         Mode::Cdi => health.look("cdi", of(cdi_status)),
@@ -84,7 +84,7 @@ pub(crate) fn publish(
     health.look("isolation", move || isolation_status(&isolation));
 }
 
-/// How many cards there are, and take no pods by each reason.
+/// How many GPUs there are, and take no pods by each reason.
 struct Counts {
     all: usize,
     unhealthy: Vec<String>,
@@ -92,14 +92,14 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(cards: &Cards, closed: &ClosedCards) -> Self {
+    fn of(gpus: &Gpus, closed: &ClosedGpus) -> Self {
         let mut counts =
-            Self { all: cards.iter().count(), unhealthy: Vec::new(), closed: Vec::new() };
-        for card in cards.iter() {
-            if let Some(why) = card.unhealthy {
-                counts.unhealthy.push(format!("{} ({why})", card.uuid));
+            Self { all: gpus.iter().count(), unhealthy: Vec::new(), closed: Vec::new() };
+        for gpu in gpus.iter() {
+            if let Some(why) = gpu.unhealthy {
+                counts.unhealthy.push(format!("{} ({why})", gpu.uuid));
             }
-            counts.closed.extend(closed.of(&card.uuid));
+            counts.closed.extend(closed.of(&gpu.uuid));
         }
         counts
     }
@@ -109,11 +109,11 @@ impl Counts {
     }
 }
 
-fn cards_status(counts: &Counts) -> Status {
+fn gpus_status(counts: &Counts) -> Status {
     let all = counts.all;
     if !counts.unhealthy.is_empty() {
         return Status::warning(
-            format!("of {all} cards these are unhealthy: {}", counts.unhealthy.join(", ")),
+            format!("of {all} GPUs these are unhealthy: {}", counts.unhealthy.join(", ")),
             "docs/troubleshoot.md#a-gpu-node",
         );
     }
@@ -121,7 +121,7 @@ fn cards_status(counts: &Counts) -> Status {
     if unusable > 0 {
         return Status::warning(
             format!(
-                "of {all} cards {unusable} take no new pods, since programs cannot use CUDA on them"
+                "of {all} GPUs {unusable} take no new pods, since programs cannot use CUDA on them"
             ),
             "kubectl plimsoll gpus shows which; the node's events say more (docs/troubleshoot.md#a-gpu-node)",
         );
@@ -138,10 +138,10 @@ fn cdi_status(counts: &Counts) -> Status {
         );
     }
     match counts.closed_by(Closed::Cdi) {
-        0 => Status::ok("the specifications have every card"),
+        0 => Status::ok("the specifications have every GPU"),
         number => Status::failed(
             format!(
-                "NVIDIA's CDI specification is missing or stale, so that {number} of {all} cards take no pods"
+                "NVIDIA's CDI specification is missing or stale, so that {number} of {all} GPUs take no pods"
             ),
             GENERATE,
         ),
@@ -150,10 +150,10 @@ fn cdi_status(counts: &Counts) -> Status {
 
 fn dra_status(counts: &Counts) -> Status {
     match counts.closed_by(Closed::Dra) {
-        0 => Status::ok("no DRA driver offers these cards"),
+        0 => Status::ok("no DRA driver offers these GPUs"),
         number => Status::failed(
-            format!("a DRA driver offers {number} of the same cards, which take no new pods"),
-            "disable the driver's cards there (NVIDIA's: resources.gpus.enabled=false), or label the node \
+            format!("a DRA driver offers {number} of the same GPUs, which take no new pods"),
+            "disable the driver's GPUs there (NVIDIA's: resources.gpus.enabled=false), or label the node \
              gpushare=false (docs/gpu.md#beside-a-dra-driver)",
         ),
     }
@@ -168,9 +168,9 @@ fn isolation_status(isolation: &NodeIsolation) -> Status {
                 missing.to_string(),
             ),
         },
-        Err(IsolationError::NotKnown) => Status::ok("not known before there are cards"),
+        Err(IsolationError::NotKnown) => Status::ok("not known before there are GPUs"),
         Err(error) => Status::failed(
-            format!("cards take no pods: {error}"),
+            format!("GPUs take no pods: {error}"),
             "docs/security.md#limit-gpu-memory-and-compute, or --isolation-unavailable=downgrade",
         ),
     }
@@ -182,23 +182,23 @@ mod tests {
     use placement::units::{MiB, Units};
 
     use super::*;
-    use crate::cards::sizing::Sizing;
-    use crate::cards::{Card, Unhealthy};
-    use crate::fixtures::{A, B, cards};
+    use crate::fixtures::{A, B, gpus};
+    use crate::gpus::sizing::Sizing;
+    use crate::gpus::{Gpu, Unhealthy};
 
-    fn counts(closed: &ClosedCards) -> Counts {
-        Counts::of(&cards(&[(A, 40), (B, 40)]), closed)
+    fn counts(closed: &ClosedGpus) -> Counts {
+        Counts::of(&gpus(&[(A, 40), (B, 40)]), closed)
     }
 
-    fn closed(why: Closed) -> ClosedCards {
-        ClosedCards { cards: [(A.into(), why)].into(), ..ClosedCards::default() }
+    fn closed(why: Closed) -> ClosedGpus {
+        ClosedGpus { gpus: [(A.into(), why)].into(), ..ClosedGpus::default() }
     }
 
     #[test]
     fn a_unit_that_is_too_small_is_told_with_one_that_is_enough() {
-        let cards = cards(&[(A, 40), (B, 40)]);
-        let many = cards.iter().map(|card| Card { units: Units(40 << 10), ..card.clone() });
-        let refused = Sizing::of_unit(MiB(1)).check(&Cards::new(many.collect())).unwrap_err();
+        let gpus = gpus(&[(A, 40), (B, 40)]);
+        let many = gpus.iter().map(|gpu| Gpu { units: Units(40 << 10), ..gpu.clone() });
+        let refused = Sizing::of_unit(MiB(1)).check(&Gpus::new(many.collect())).unwrap_err();
         let status = unit_too_small(&refused);
         assert!(status.text.contains("81920 units of 1 MiB"), "{status:?}");
         assert!(status.remedy.unwrap().starts_with("set --unit-mib to 3 or more"));
@@ -207,24 +207,23 @@ mod tests {
     #[test]
     fn each_reason_is_in_the_condition_of_its_subject() {
         let states = |counts: &Counts| {
-            [cards_status(counts), cdi_status(counts), dra_status(counts)].map(|it| it.state)
+            [gpus_status(counts), cdi_status(counts), dra_status(counts)].map(|it| it.state)
         };
         use ConditionState::{Failed, Ok, Warning};
-        assert_eq!(states(&counts(&ClosedCards::default())), [Ok, Ok, Ok]);
+        assert_eq!(states(&counts(&ClosedGpus::default())), [Ok, Ok, Ok]);
         assert_eq!(states(&counts(&closed(Closed::Cdi))), [Ok, Failed, Ok]);
-        let folder = ClosedCards { all: Some(Closed::CdiFolder), ..ClosedCards::default() };
+        let folder = ClosedGpus { all: Some(Closed::CdiFolder), ..ClosedGpus::default() };
         assert_eq!(states(&counts(&folder)), [Ok, Failed, Ok]);
         assert_eq!(states(&counts(&closed(Closed::Dra))), [Ok, Ok, Failed]);
         assert_eq!(states(&counts(&closed(Closed::Context))), [Warning, Ok, Ok]);
     }
 
     #[test]
-    fn an_unhealthy_card_is_named_with_its_fault() {
-        let cards = cards(&[(A, 40)]);
-        let lost =
-            cards.iter().map(|card| Card { unhealthy: Some(Unhealthy::Lost), ..card.clone() });
-        let counts = Counts::of(&Cards::new(lost.collect()), &ClosedCards::default());
-        let text = cards_status(&counts).text;
+    fn an_unhealthy_gpu_is_named_with_its_fault() {
+        let gpus = gpus(&[(A, 40)]);
+        let lost = gpus.iter().map(|gpu| Gpu { unhealthy: Some(Unhealthy::Lost), ..gpu.clone() });
+        let counts = Counts::of(&Gpus::new(lost.collect()), &ClosedGpus::default());
+        let text = gpus_status(&counts).text;
         assert!(text.contains(A) && text.contains("it does not answer"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Offers GPU memory to the kubelet and gives each container the card of its pod's claim.
+//! Offers GPU memory to the kubelet and gives each container the GPU of its pod's claim.
 //!
 //! Modules import only modules above them in this table:
 //!
@@ -8,16 +8,16 @@
 //! | [`pods`] | the node's pods, as the API server shows them |
 //! | [`node_events`] | events about the node and its pods |
 //! | [`api_reach`] | whether the API server can be reached |
-//! | [`cards`] | the node's cards: device ids, health, NVML |
-//! | [`unhealthy_map`] | Aliyun's ConfigMap of unhealthy cards |
-//! | [`processes`] | the processes on the cards, with the pod and container of each |
-//! | [`nvidia`] | what NVIDIA's container toolkit has set up for the cards |
-//! | [`isolation`] | how containers are limited to their share of a card |
+//! | [`gpus`] | the node's GPUs: device ids, health, NVML |
+//! | [`unhealthy_map`] | Aliyun's ConfigMap of unhealthy GPUs |
+//! | [`processes`] | the processes on the GPUs, with the pod and container of each |
+//! | [`nvidia`] | what NVIDIA's container toolkit has set up for the GPUs |
+//! | [`isolation`] | how containers are limited to their share of a GPU |
 //! | [`container`] | the response to Allocate, and our CDI specification |
 //! | [`cdi_watch`] | the periodic check of both CDI specifications |
 //! | [`records`] | which container holds which device ids |
-//! | [`contexts`] | whether CUDA opens contexts on the cards |
-//! | [`dra`] | the cards that DRA drivers offer and have given out |
+//! | [`contexts`] | whether CUDA opens contexts on the GPUs |
+//! | [`dra`] | the GPUs that DRA drivers offer and have given out |
 //! | [`lingering`] | deleted pods whose processes still run |
 //! | [`drain`] | the end of MPS's clients before their processes are killed |
 //! | [`departure`] | whether the kubelet is served, and the orderly end |
@@ -35,7 +35,6 @@ pub(crate) mod api_reach;
 pub mod app;
 pub mod args;
 pub(crate) mod audit;
-pub mod cards;
 pub(crate) mod cdi_watch;
 pub mod container;
 pub(crate) mod contexts;
@@ -44,6 +43,7 @@ pub(crate) mod dra;
 pub(crate) mod drain;
 #[cfg(test)]
 mod fixtures;
+pub mod gpus;
 pub(crate) mod health;
 pub mod host;
 pub mod isolation;

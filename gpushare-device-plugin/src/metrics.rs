@@ -2,7 +2,7 @@
 
 use daemon::metrics::{Counter, Gauge, Labelled, Ratio, Registry};
 
-/// The labels of the use of a card: those of NVIDIA's dcgm-exporter, and `owner`.
+/// The labels of the use of a GPU: those of NVIDIA's dcgm-exporter, and `owner`.
 const OF_USE: [&str; 9] =
     ["gpu", "UUID", "device", "modelName", "Hostname", "container", "namespace", "pod", "owner"];
 
@@ -15,9 +15,9 @@ pub struct Metrics {
     /// Container starts by how the kubelet's record compares with the claim: `verified`, `unverifiable` without a
     /// record or a claim, `mismatch` where they contradict each other, and the start is refused.
     pub starts: Labelled<Counter, 1>,
-    /// Pods that are on another card by the kubelet's record than by their claim.
+    /// Pods that are on another GPU by the kubelet's record than by their claim.
     pub corrections: Counter,
-    /// Containers of pods without a claim that were put on a card with room.
+    /// Containers of pods without a claim that were put on a GPU with room.
     pub unclaimed_placed: Counter,
     /// 1 while no unit or only a few are offered, since pods come without a claim.
     pub units_withheld: Gauge,
@@ -27,16 +27,16 @@ pub struct Metrics {
     pub claims_written: Counter,
     /// Registrations with the kubelet.
     pub registrations: Counter,
-    /// 1 while no card was found, so that nothing else of the plugin runs.
+    /// 1 while no GPU was found, so that nothing else of the plugin runs.
     pub idle: Gauge,
-    /// 1 for a healthy card, 0 for an unhealthy one, by UUID.
-    pub card_healthy: Labelled<Gauge, 1>,
-    /// Units of a card, by UUID.
-    pub card_units: Labelled<Gauge, 1>,
-    /// Critical errors that a card raised, those that applications cause included, by UUID and by NVIDIA's number of
+    /// 1 for a healthy GPU, 0 for an unhealthy one, by UUID.
+    pub gpu_healthy: Labelled<Gauge, 1>,
+    /// Units of a GPU, by UUID.
+    pub gpu_units: Labelled<Gauge, 1>,
+    /// Critical errors that a GPU raised, those that applications cause included, by UUID and by NVIDIA's number of
     /// the error (XID) or `unknown`.
-    pub card_errors: Labelled<Counter, 2>,
-    /// Failed writes of the number of cards.
+    pub gpu_errors: Labelled<Counter, 2>,
+    /// Failed writes of the number of GPUs.
     pub count_failures: Counter,
     /// Deleted pods whose processes still run.
     pub lingering: Gauge,
@@ -62,11 +62,11 @@ pub struct Metrics {
     pub audit_findings: Labelled<Gauge, 1>,
     /// Findings that were repaired, by the same label.
     pub audit_repairs: Labelled<Counter, 1>,
-    /// Memory of a card that processes use, by the labels [`OF_USE`].
+    /// Memory of a GPU that processes use, by the labels [`OF_USE`].
     pub(crate) memory_used: Labelled<Gauge, 9>,
-    /// Part of the time in which processes run on a card's SMs, by the labels [`OF_USE`].
+    /// Part of the time in which processes run on a GPU's SMs, by the labels [`OF_USE`].
     pub(crate) sm_used: Labelled<Ratio, 9>,
-    /// 1 for a card whose processes are unknown, by UUID and `processes::Unknown::label`.
+    /// 1 for a GPU whose processes are unknown, by UUID and `processes::Unknown::label`.
     pub(crate) processes_unknown: Labelled<Gauge, 2>,
 }
 
@@ -84,7 +84,7 @@ impl Metrics {
             refusals: registry.counters(
                 "plimsoll_gpu_refusals_total",
                 ["reason"],
-                "Containers that were refused a card, by reason",
+                "Containers that were refused a GPU, by reason",
             ),
             starts: registry.counters(
                 "plimsoll_gpu_starts_total",
@@ -93,11 +93,11 @@ impl Metrics {
             ),
             corrections: registry.counter(
                 "plimsoll_gpu_corrections_total",
-                "Pods found on another card than their claim's",
+                "Pods found on another GPU than their claim's",
             ),
             unclaimed_placed: registry.counter(
                 "plimsoll_gpu_unclaimed_placed_total",
-                "Containers of pods without a claim that were put on a card with room",
+                "Containers of pods without a claim that were put on a GPU with room",
             ),
             units_withheld: registry.gauge(
                 "plimsoll_gpu_units_withheld",
@@ -115,22 +115,22 @@ impl Metrics {
                 .counter("plimsoll_gpu_registrations_total", "Registrations with the kubelet"),
             idle: registry.gauge(
                 "plimsoll_gpu_idle",
-                "1 while the node has no card, with --idle-without-cards, so that nothing is offered, else 0",
+                "1 while the node has no GPU, with --idle-without-cards, so that nothing is offered, else 0",
             ),
-            card_healthy: registry.gauges(
+            gpu_healthy: registry.gauges(
                 "plimsoll_gpu_card_healthy",
                 ["uuid"],
-                "1 for a card that takes pods, 0 for an unhealthy one",
+                "1 for a GPU that takes pods, 0 for an unhealthy one",
             ),
-            card_units: registry.gauges("plimsoll_gpu_card_units", ["uuid"], "Units of a card"),
-            card_errors: registry.counters(
+            gpu_units: registry.gauges("plimsoll_gpu_card_units", ["uuid"], "Units of a GPU"),
+            gpu_errors: registry.counters(
                 "plimsoll_gpu_card_errors_total",
                 ["uuid", "xid"],
-                "Errors (XIDs) that a card raised, those that applications cause included",
+                "Errors (XIDs) that a GPU raised, those that applications cause included",
             ),
             count_failures: registry.counter(
                 "plimsoll_gpu_count_failures_total",
-                "Failed writes of the number of cards into the Node's status",
+                "Failed writes of the number of GPUs into the Node's status",
             ),
             lingering: registry.gauge(
                 "plimsoll_gpu_lingering_pods",
@@ -157,7 +157,7 @@ impl Metrics {
             isolated: registry.counters(
                 "plimsoll_gpu_isolated_containers_total",
                 ["mode"],
-                "Containers that were given their card, by the mode that limits them to their share",
+                "Containers that were given their GPU, by the mode that limits them to their share",
             ),
             isolation_downgrades: registry.counter(
                 "plimsoll_gpu_isolation_downgrades_total",
@@ -189,17 +189,17 @@ impl Metrics {
             memory_used: registry.gauges(
                 "plimsoll_gpu_memory_used_bytes",
                 OF_USE,
-                "Memory of a card that a container's processes use, in bytes",
+                "Memory of a GPU that a container's processes use, in bytes",
             ),
             sm_used: registry.ratios(
                 "plimsoll_gpu_sm_used_ratio",
                 OF_USE,
-                "Part of the last sample period in which a container's processes ran on a card's SMs, 0 to 1",
+                "Part of the last sample period in which a container's processes ran on a GPU's SMs, 0 to 1",
             ),
             processes_unknown: registry.gauges(
                 "plimsoll_gpu_processes_unknown",
                 ["uuid", "reason"],
-                "1 for a card whose processes are unknown, by reason",
+                "1 for a GPU whose processes are unknown, by reason",
             ),
         };
         // A rate sees the first of them only where there was a 0 before.

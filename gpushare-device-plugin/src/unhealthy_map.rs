@@ -1,10 +1,10 @@
-//! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of cards that take no pods
-//! (`data.gpus: "0,2"`): cards that other programs list there take no pods, and this plugin adds the cards that it
+//! The ConfigMap `unhealthy-gpu-<node>`, in which Aliyun's gpushare lists the indexes of GPUs that take no pods
+//! (`data.gpus: "0,2"`): GPUs that other programs list there take no pods, and this plugin adds the GPUs that it
 //! finds unhealthy or that operators have cordoned, for Aliyun's extender.
 //!
 //! Invariants: an index that another program listed is never removed; an annotation has the indexes of this plugin. A
 //! list that does not parse is not changed, and the last good one stays in force: Aliyun's extender reads malformed
-//! text as card 0.
+//! text as GPU 0.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use placement::units::NodeName;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::cards::{Cards, Unhealthy};
+use crate::gpus::{Gpus, Unhealthy};
 
 /// Pause before a failed write is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
 /// Time for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest list that is read, in bytes: more cards than any machine has.
+/// The longest list that is read, in bytes: more GPUs than any machine has.
 const MAX_LIST: usize = 512;
 
 /// Follows and writes the ConfigMap of this node.
@@ -38,15 +38,15 @@ pub(crate) struct UnhealthyMap {
     pub node: NodeName,
     /// Annotation names.
     pub names: Names,
-    /// Its cards.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// Its GPUs.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Publishes the indexes that other programs list.
     pub unhealthy_indexes: watch::Sender<BTreeSet<u32>>,
 }
 
 /// A list that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no list of card indexes as `0,2`")]
+#[error("`{0}` is no list of GPU indexes as `0,2`")]
 pub(crate) struct NotAList(String);
 
 /// A write of the ConfigMap: the whole list, and this plugin's part of it.
@@ -79,21 +79,21 @@ fn list(indexes: &BTreeSet<u32>) -> Option<String> {
     if texts.is_empty() { None } else { Some(texts.join(",")) }
 }
 
-/// The indexes of cards that are unhealthy or cordoned, except cards that are only listed in the ConfigMap. An index
-/// that a healthy card also has is left out.
-fn faulty(cards: &Cards) -> BTreeSet<u32> {
+/// The indexes of GPUs that are unhealthy or cordoned, except GPUs that are only listed in the ConfigMap. An index
+/// that a healthy GPU also has is left out.
+fn faulty(gpus: &Gpus) -> BTreeSet<u32> {
     let mut healthy = BTreeSet::new();
     let mut faulty = BTreeSet::new();
-    for card in cards.iter() {
-        match card.unhealthy {
-            None | Some(Unhealthy::Listed) => healthy.insert(card.index),
-            Some(_) => faulty.insert(card.index),
+    for gpu in gpus.iter() {
+        match gpu.unhealthy {
+            None | Some(Unhealthy::Listed) => healthy.insert(gpu.index),
+            Some(_) => faulty.insert(gpu.index),
         };
     }
     &faulty - &healthy
 }
 
-/// The indexes that other programs list, and the write for `faulty` cards; `None` if the ConfigMap is up to date.
+/// The indexes that other programs list, and the write for `faulty` GPUs; `None` if the ConfigMap is up to date.
 fn compare(
     found: Option<&ConfigMapFacts>,
     mark: &str,
@@ -138,7 +138,7 @@ impl UnhealthyMap {
                     Some(Event::Listing) => {}
                     None => return,
                 },
-                changed = self.cards.changed() => if changed.is_err() { return },
+                changed = self.gpus.changed() => if changed.is_err() { return },
                 () = sleep(RETRY_PAUSE), if !written => {}
             }
             if let Some(found) = &found {
@@ -150,8 +150,8 @@ impl UnhealthyMap {
     /// Writes the ConfigMap if it differs. Returns false if the write failed.
     async fn reconcile(&self, found: Option<&ConfigMapFacts>) -> bool {
         let (faulty, are_known) = {
-            let cards = self.cards.borrow();
-            (faulty(&cards), !cards.is_empty())
+            let gpus = self.gpus.borrow();
+            (faulty(&gpus), !gpus.is_empty())
         };
         let mark = self.names.written_gpus();
         match compare(found, &mark, &faulty) {
@@ -162,7 +162,7 @@ impl UnhealthyMap {
                     changed
                 });
                 match write {
-                    // The list does not change before the first cards are found.
+                    // The list does not change before the first GPUs are found.
                     Some(write) if are_known => self.write(found, &mark, &write).await,
                     _ => true,
                 }
@@ -233,20 +233,20 @@ mod tests {
         assert_eq!(compared(Some(&map("0,2", None)), &[1]), (vec![0, 2], texts("0,1,2", "1")));
         assert_eq!(compared(Some(&map("0,1,2", Some("1"))), &[1]), (vec![0, 2], None));
         assert_eq!(compared(Some(&map("0,1,2", Some("1"))), &[]), (vec![0, 2], texts("0,2", "")));
-        // A card that both list stays in the other program's part.
+        // A GPU that both list stays in the other program's part.
         assert_eq!(compared(Some(&map("0", None)), &[0]), (vec![0], None));
     }
 
     #[test]
-    fn nothing_is_written_for_healthy_cards_and_the_last_index_takes_the_list_away() {
+    fn nothing_is_written_for_healthy_gpus_and_the_last_index_takes_the_list_away() {
         assert_eq!(compared(None, &[]), (vec![], None));
         assert_eq!(compared(None, &[3]), (vec![], texts("3", "3")));
-        // Aliyun's extender reads an empty list as card 0.
+        // Aliyun's extender reads an empty list as GPU 0.
         assert_eq!(compared(Some(&map("3", Some("3"))), &[]), (vec![], texts("", "")));
     }
 
     #[test]
-    fn nonsense_is_an_error_and_never_card_0() {
+    fn nonsense_is_an_error_and_never_gpu_0() {
         for text in ["a", "0,", ",", "0;1", "-1", "0x1", "4294967296"] {
             assert!(indexes(text).is_err(), "{text}");
         }

@@ -42,10 +42,10 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     args.server().start(endpoints, &metrics, &context).await?;
 
     let probe = args.probe();
-    let cards = LatestReport::default();
+    let gpus = LatestReport::default();
     let mut collectors = collectors::all(&roots, interval);
-    collectors.push(Box::new(collectors::gpu::Gpu::new(cards.clone(), interval)));
-    context.spawn("gpu", gpu::forever(probe, cards, clock.clone(), context.shutdown()));
+    collectors.push(Box::new(collectors::gpu::Gpu::new(gpus.clone(), interval)));
+    context.spawn("gpu", gpu::forever(probe, gpus, clock.clone(), context.shutdown()));
     let sampler = Sampler::new(collectors, store.clone(), context.health(), metrics);
     context.spawn("sample", sample::forever(sampler, interval, clock, context.shutdown()));
     if let Some(storage) = storage {

@@ -12,7 +12,7 @@ use crate::gpu::Probe;
 use crate::http::Server;
 use crate::series::Interval;
 
-/// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network, GPU cards) and serves the
+/// Samples this node (CPU, memory, swap, load, pressure, disks, file systems, network, GPUs) and serves the
 /// aggregates that schedulers use: of CPU and memory the newest sample, the mean of 5 minutes, the highest such mean of
 /// the last hour and day, and the mean and standard deviation of 15 minutes; of every other signal the newest sample;
 /// and the windows of up to a day that --config.file asks for.
@@ -122,7 +122,7 @@ impl Args {
         Roots::below(&self.host_root, &self.kubelet_root)
     }
 
-    /// How to run the probe of the cards: gpu-probe, beside this program, loads the library and reports the cards.
+    /// How to run the probe of the GPUs: gpu-probe, beside this program, loads the library and reports the GPUs.
     pub(crate) fn probe(&self) -> Probe {
         Probe {
             program: std::env::current_exe().unwrap_or_default().with_file_name("gpu-probe"),

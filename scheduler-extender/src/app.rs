@@ -30,8 +30,8 @@ use crate::annotator_client::Reads as _;
 use crate::args::BIND_TIMEOUT;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
-use crate::card_evictions::{CardEvictions, EvictionLimits, EvictionModes, Evictor};
 use crate::decisions::{DecisionLog, NominatedPods, RatingCache, WaitingPods};
+use crate::gpu_evictions::{EvictionLimits, EvictionModes, Evictor, GpuEvictions};
 use crate::host_names::HostNames;
 use crate::http_client::SetupError;
 use crate::metrics::Metrics;
@@ -175,7 +175,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         };
         context.spawn("outside-mps", outside_mps.run(context.shutdown()));
     }
-    let modes = EvictionModes { evict: args.evict_for_cards, moves: args.move_for_cards };
+    let modes = EvictionModes { evict: args.evict_for_gpus, moves: args.move_for_gpus };
     let evictor = Evictor {
         view: Arc::clone(&view),
         client: client.clone(),
@@ -186,7 +186,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         limits: EvictionLimits { after: args.evict_after, a_minute: args.evictions_per_minute },
         modes,
     };
-    let card_evictions = (modes.evict || modes.moves).then(|| spawn_evictor(evictor, context));
+    let gpu_evictions = (modes.evict || modes.moves).then(|| spawn_evictor(evictor, context));
     let decider = Decider {
         view,
         names,
@@ -195,7 +195,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         nominated: NominatedPods::default(),
         ratings: RatingCache::default(),
         over_limits,
-        card_evictions,
+        gpu_evictions,
         shadow,
         metrics,
         clock,
@@ -244,8 +244,8 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
 }
 
 /// Starts the evictor. Returns the queue of reports to it.
-fn spawn_evictor(evictor: Evictor, context: &Context) -> CardEvictions {
-    let reports = CardEvictions::new();
+fn spawn_evictor(evictor: Evictor, context: &Context) -> GpuEvictions {
+    let reports = GpuEvictions::new();
     context.spawn("card-evictions", evictor.run(reports.clone(), context.shutdown()));
     reports
 }

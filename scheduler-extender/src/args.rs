@@ -26,7 +26,7 @@ pub const EVICT_AFTER: Duration = Duration::from_secs(10);
 pub const EVICTIONS_PER_MINUTE: usize = 10;
 
 /// Answers kube-scheduler's extender calls: which nodes are not overloaded, which are best, and on
-/// which GPU card a pod goes.
+/// which GPU a pod goes.
 ///
 /// kube-scheduler needs two entries under `extenders` in its KubeSchedulerConfiguration, both with
 /// `nodeCacheCapable: true`: one for all pods at http://HOST:19100/load-aware (filter, prioritize,
@@ -75,7 +75,7 @@ pub struct Args {
     )]
     pub client_names: Vec<String>,
 
-    /// The DNS name in this certificate, by which replicas verify each other's: requests about cards are passed on over
+    /// The DNS name in this certificate, by which replicas verify each other's: requests about GPUs are passed on over
     /// TLS, with this certificate as the client's. With --lease-name it must do for both.
     #[arg(
         long,
@@ -136,18 +136,18 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_LEARNED_USE_URL", value_name = "URL", value_parser = annotator_client::Url::parse)]
     pub learned_use_url: Option<annotator_client::Url>,
 
-    /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one card:
+    /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one GPU:
     /// kube-scheduler's own preemption does nothing then. Only pods of lower priority, through the Eviction API, so
     /// that PodDisruptionBudgets hold. Needs the right to create `pods/eviction`.
-    #[arg(long, env = "PLIMSOLL_EVICT_FOR_CARDS")]
-    pub evict_for_cards: bool,
+    #[arg(long = "evict-for-cards", env = "PLIMSOLL_EVICT_FOR_CARDS")]
+    pub evict_for_gpus: bool,
 
-    /// Move pods for a GPU pod that waits because what is free is spread over cards and nodes: evict the fewest pods
-    /// whose successors fit elsewhere, by the cards, resources, taints and labels of all nodes. Only pods of lower
+    /// Move pods for a GPU pod that waits because what is free is spread over GPUs and nodes: evict the fewest pods
+    /// whose successors fit elsewhere, by the GPUs, resources, taints and labels of all nodes. Only pods of lower
     /// priority, and pods as important with the annotation `cluster-autoscaler.kubernetes.io/safe-to-evict: "true"`.
     /// Needs the right to create `pods/eviction`.
-    #[arg(long, env = "PLIMSOLL_MOVE_FOR_CARDS")]
-    pub move_for_cards: bool,
+    #[arg(long = "move-for-cards", env = "PLIMSOLL_MOVE_FOR_CARDS")]
+    pub move_for_gpus: bool,
 
     /// Evict pods with a process that MPS is to limit and that is no client of it, so that nothing limits it: by the
     /// report of their node's device plugin (value `devicePlugin.processes`), one a minute on each node at most,
@@ -163,8 +163,8 @@ pub struct Args {
     #[arg(skip = EVICTIONS_PER_MINUTE)]
     pub evictions_per_minute: usize,
 
-    /// The Lease by which one of several replicas is chosen: it gives out cards, and the others pass requests about
-    /// cards on to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only
+    /// The Lease by which one of several replicas is chosen: it gives out GPUs, and the others pass requests about
+    /// GPUs on to it. In the namespace of the pod, or of the kubeconfig's context. Without it this must be the only
     /// replica [default: none].
     #[arg(long, env = "PLIMSOLL_LEASE_NAME", value_name = "NAME", requires = "advertise_address")]
     pub lease_name: Option<String>,

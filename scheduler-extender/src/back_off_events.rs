@@ -48,7 +48,7 @@ fn warning(begun: &BegunBackOff) -> EventText {
         reason: "GPUPodsBackedOff",
         action: "Filter",
         note: format!(
-            "Several GPU pods of namespace {namespace} that were bound here with a card were refused by the kubelet, or \
+            "Several GPU pods of namespace {namespace} that were bound here with a GPU were refused by the kubelet, or \
              could not be started, so {whose} go elsewhere until {until:.0}. Their events say why: kubectl get events \
              -A --field-selector reason=UnexpectedAdmissionError, or reason=Failed"
         ),

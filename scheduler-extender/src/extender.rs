@@ -10,10 +10,10 @@ use placement::names::Names;
 use tokio::sync::watch;
 
 use crate::binder::Binder;
-use crate::card_evictions::CardEvictions;
 use crate::decisions::{
     DecidedPod, Decision, DecisionLog, Evaluator, NominatedPods, RatingCache, WaitingPods,
 };
+use crate::gpu_evictions::GpuEvictions;
 use crate::host_names::HostNames;
 use crate::metrics::Metrics;
 use crate::node_request::{self, CandidateNodes, NamesJson, NodeRequest};
@@ -29,7 +29,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The state that Filter, Prioritize, Preempt and explain read. They answer from memory.
 pub struct Decider {
-    /// Node loads and cards, as the watches last showed them.
+    /// Node loads and GPUs, as the watches last showed them.
     pub view: Arc<View>,
     /// Resource names and annotation keys.
     pub names: Arc<Names>,
@@ -44,7 +44,7 @@ pub struct Decider {
     /// Sends events for pods that may go to nodes over their limits.
     pub over_limits: OverLimits,
     /// Pods for which others may be evicted; `None` without `--evict-for-cards`.
-    pub card_evictions: Option<CardEvictions>,
+    pub gpu_evictions: Option<GpuEvictions>,
     /// The shadow policy; `None` without `--shadow-policy-file`.
     pub shadow: Option<Arc<Shadow>>,
     /// The counters of `/metrics`.
@@ -216,7 +216,7 @@ impl Decider {
             nominated: NominatedPods::default(),
             ratings: RatingCache::default(),
             over_limits: OverLimits::default(),
-            card_evictions: None,
+            gpu_evictions: None,
             shadow: None,
             metrics: Metrics::default(),
             clock: Arc::new(move || now),
@@ -230,7 +230,7 @@ pub struct Extender {
     pub decider: Decider,
     /// For Bind, which calls the API server.
     pub binder: Arc<Binder>,
-    /// Forwards requests about cards to the leader.
+    /// Forwards requests about GPUs to the leader.
     pub forwarder: Forwarder,
     /// This replica's part in the leader election.
     pub replicas: Arc<Replicas>,
@@ -304,19 +304,19 @@ mod tests {
     #[test]
     fn a_first_filter_takes_no_lock_and_a_further_attempt_is_not_in_flight() {
         let (view, now) = (fixtures::view_under(estimating()), Timestamp::UNIX_EPOCH);
-        fixtures::list(&view, &["n", "m"].map(str::to_owned), &fixtures::card());
+        fixtures::list(&view, &["n", "m"].map(str::to_owned), &fixtures::gpu());
         let _ = view.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now);
         let decider = Arc::new(Decider::of_view(view, now));
         let asks = json!({ "requests": { "cpu": "1" }, "limits": { "aliyun.com/gpu-mem": 4 } });
         let pod = json!({ "metadata": { "name": "p", "namespace": "shop", "uid": "u" },
             "spec": { "containers": [{ "name": "c", "resources": asks }] } });
         let body = json!({ "Pod": pod, "NodeNames": ["n", "m"] }).to_string();
-        let [filter, prioritize, _, by_cards, _] = crate::http::VERBS.map(|(_, verb)| verb);
+        let [filter, prioritize, _, by_gpus, _] = crate::http::VERBS.map(|(_, verb)| verb);
         let answers = decider.view.ask(|_| {
             let (ended, end) = mpsc::channel();
             let (decider, body) = (Arc::clone(&decider), body.clone());
             let ask = move |verb: Verb| verb(&decider, body.as_bytes()).json().to_vec();
-            std::thread::spawn(move || ended.send([filter, by_cards].map(ask)));
+            std::thread::spawn(move || ended.send([filter, by_gpus].map(ask)));
             end.recv_timeout(Duration::from_secs(30)).expect("without the lock")
         });
         assert!(answers.iter().all(|json| json.starts_with(br#"{"NodeNames":["n","m"]"#)));

@@ -138,7 +138,7 @@ pub(crate) fn publish(
     let of_view = Arc::clone(view);
     health.look("leader", move || leader(&lease.described(of_view.is_complete())));
     let by_view: [(&str, fn(&View, Timestamp) -> Status); 7] = [
-        ("cards", cards),
+        ("cards", gpus),
         ("cdi", cdi),
         ("ledger", ledger),
         ("other-plugins", dra),
@@ -165,9 +165,9 @@ fn leader(replica: &api::state::Replica) -> Status {
 
 fn ledger(view: &View, _: Timestamp) -> Status {
     match view.read().totals().overbooked {
-        0 => Status::ok("no card holds more units than it has"),
+        0 => Status::ok("no GPU holds more units than it has"),
         overbooked => Status::failed(
-            format!("pods hold {overbooked} units more than their cards have"),
+            format!("pods hold {overbooked} units more than their GPUs have"),
             "look for pods that were not bound by the extender: kubectl plimsoll gpus",
         ),
     }
@@ -187,13 +187,13 @@ fn not_known(view: &View, snapshot: &Snapshot) -> Option<Status> {
         .then(|| Status::unknown("no node is known", "see the check `rights`"))
 }
 
-fn cards(view: &View, now: Timestamp) -> Status {
+fn gpus(view: &View, now: Timestamp) -> Status {
     let snapshot = view.read();
     if let Some(not_known) = not_known(view, &snapshot) {
         return not_known;
     }
     let totals = snapshot.totals();
-    let (all, unhealthy) = (totals.cards, totals.unhealthy);
+    let (all, unhealthy) = (totals.gpus, totals.unhealthy);
     let closed = closed_nodes(&snapshot, |_| true);
     let mut backed_off: Vec<String> = Vec::new();
     for (node, back_off) in snapshot.back_offs.iter() {
@@ -212,25 +212,25 @@ fn cards(view: &View, now: Timestamp) -> Status {
     }
     if !closed.is_empty() {
         return Status::warning(
-            format!("nodes have healthy cards that take no new pods: {}", few(&closed)),
+            format!("nodes have healthy GPUs that take no new pods: {}", few(&closed)),
             "kubectl plimsoll gpus shows which, and why; the device plugins of these nodes say what to do",
         );
     }
     if unhealthy > 0 {
         return Status::warning(
-            format!("{unhealthy} cards unhealthy of {all}"),
+            format!("{unhealthy} GPUs unhealthy of {all}"),
             "kubectl plimsoll gpus shows which; their nodes' events say why (docs/troubleshoot.md#a-gpu-node)",
         );
     }
     Status::ok(format!("{all} healthy"))
 }
 
-/// The nodes with healthy cards that are closed for one of these reasons.
+/// The nodes with healthy GPUs that are closed for one of these reasons.
 fn closed_nodes(snapshot: &Snapshot, is_asked: fn(Closed) -> bool) -> Vec<String> {
     let mut nodes = Vec::new();
-    for (node, cards) in snapshot.nodes_with_cards() {
-        let mut cards = cards.accounts().iter().map(|account| &account.card);
-        if cards.any(|card| card.healthy && card.closed.is_some_and(is_asked)) {
+    for (node, gpus) in snapshot.nodes_with_gpus() {
+        let mut gpus = gpus.accounts().iter().map(|account| &account.gpu);
+        if gpus.any(|gpu| gpu.healthy && gpu.closed.is_some_and(is_asked)) {
             nodes.push(node.to_string());
         }
     }
@@ -240,10 +240,10 @@ fn closed_nodes(snapshot: &Snapshot, is_asked: fn(Closed) -> bool) -> Vec<String
 fn cdi(view: &View, _: Timestamp) -> Status {
     let is_cdi = |why| matches!(why, Closed::Cdi | Closed::CdiFolder);
     match closed_nodes(&view.read(), is_cdi).as_slice() {
-        [] => Status::ok("no card is closed for want of CDI"),
+        [] => Status::ok("no GPU is closed for want of CDI"),
         nodes => Status::failed(
             format!(
-                "a CDI specification is missing or stale, so that cards take no pods: {}",
+                "a CDI specification is missing or stale, so that GPUs take no pods: {}",
                 few(nodes)
             ),
             "the events of these nodes and their device plugins say what is wrong (docs/troubleshoot.md#a-gpu-node)",
@@ -253,10 +253,10 @@ fn cdi(view: &View, _: Timestamp) -> Status {
 
 fn dra(view: &View, _: Timestamp) -> Status {
     match closed_nodes(&view.read(), |why| why == Closed::Dra).as_slice() {
-        [] => Status::ok("no DRA driver offers the same cards"),
+        [] => Status::ok("no DRA driver offers the same GPUs"),
         nodes => Status::failed(
-            format!("a DRA driver offers the same cards, which take no new pods: {}", few(nodes)),
-            "disable the driver's cards there (NVIDIA's: resources.gpus.enabled=false), or label these nodes \
+            format!("a DRA driver offers the same GPUs, which take no new pods: {}", few(nodes)),
+            "disable the driver's GPUs there (NVIDIA's: resources.gpus.enabled=false), or label these nodes \
              gpushare=false (docs/gpu.md#beside-a-dra-driver)",
         ),
     }
@@ -332,7 +332,7 @@ fn refused_objects(view: &View, _: Timestamp) -> Status {
         0 => Status::ok("none since the start"),
         refused => Status::warning(
             format!(
-                "{refused} events of pods and nodes had a GPU request, claim or cards that cannot be read"
+                "{refused} events of pods and nodes had a GPU request, claim or GPUs that cannot be read"
             ),
             "the extender's log names them; is a device plugin newer than the extender?",
         ),

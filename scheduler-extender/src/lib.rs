@@ -1,26 +1,26 @@
 //! The scheduler extender: answers kube-scheduler's HTTP requests from memory.
 //!
 //! Data flows one way: watches → [`view`] → [`http`] verbs. The only writes are the binding in [`binder`] and, with
-//! `--evict-for-cards`, the evictions in [`card_evictions`], with `--evict-outside-mps` those in [`outside_mps`].
+//! `--evict-for-cards`, the evictions in [`gpu_evictions`], with `--evict-outside-mps` those in [`outside_mps`].
 //! [`decisions`] holds the last decisions, for explain. [`report`] is what people look at.
 //!
 //! Invariants:
 //! - Filter and Prioritize do no I/O and hold no lock across an await.
-//! - A card is reserved in the ledger before the binding that claims it is sent. The reservation is released only when
+//! - A GPU is reserved in the ledger before the binding that claims it is sent. The reservation is released only when
 //!   the API server certainly did not carry out the binding.
-//! - Missing data about a node never rejects a pod, except a GPU pod, which needs a reported card.
+//! - Missing data about a node never rejects a pod, except a GPU pod, which needs a reported GPU.
 
 mod annotator_client;
 pub mod app;
 pub mod args;
 mod back_off_events;
 pub mod binder;
-mod card_evictions;
 pub mod decisions;
 mod extender;
 mod field;
-mod host_names;
+mod gpu_evictions;
 mod health;
+mod host_names;
 pub mod http;
 mod http_client;
 mod learned_use;

@@ -24,7 +24,7 @@ pub struct Metrics {
     rejected: Labelled<Counter, 2>,
     passed_over_limits: Labelled<Counter, 1>,
     binds: Labelled<Counter, 1>,
-    card_evictions: Labelled<Counter, 1>,
+    gpu_evictions: Labelled<Counter, 1>,
     /// Those of the leader election.
     pub(crate) replicas: ReplicaMetrics,
     pub(crate) tls: TlsMetrics,
@@ -74,10 +74,10 @@ impl Metrics {
                 ["outcome"],
                 "Bindings by how they ended, and calls of Bind that joined one in progress",
             ),
-            card_evictions: registry.counters(
+            gpu_evictions: registry.counters(
                 "plimsoll_extender_card_evictions_total",
                 ["outcome"],
-                "Evictions of pods for the cards of a pod that waits, by outcome",
+                "Evictions of pods for the GPUs of a pod that waits, by outcome",
             ),
             replicas: ReplicaMetrics::register(registry),
             tls: TlsMetrics::register(registry),
@@ -126,9 +126,9 @@ impl Metrics {
         self.binds.with([outcome]).inc();
     }
 
-    /// Counts an eviction for a card by its outcome.
-    pub(crate) fn count_card_eviction(&self, outcome: &'static str) {
-        self.card_evictions.with([outcome]).inc();
+    /// Counts an eviction for a GPU by its outcome.
+    pub(crate) fn count_gpu_eviction(&self, outcome: &'static str) {
+        self.gpu_evictions.with([outcome]).inc();
     }
 
     /// Counts a read of the annotator's readings that ended at `now`.

@@ -1,7 +1,7 @@
-//! Reads what [`placement::moves`] plans with: which pods to move to other nodes so that a pod finds cards on one.
-//! `GET /v1/moves` proposes it, and `--move-for-cards` carries it out ([`crate::card_evictions`]).
+//! Reads what [`placement::moves`] plans with: which pods to move to other nodes so that a pod finds GPUs on one.
+//! `GET /v1/moves` proposes it, and `--move-for-cards` carries it out ([`crate::gpu_evictions`]).
 //!
-//! The view has the cards and loads of all nodes. Pods, room and taints are read from the API server.
+//! The view has the GPUs and loads of all nodes. Pods, room and taints are read from the API server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -78,11 +78,11 @@ impl MoveSearch<'_> {
         let current = self.view.current();
         let snapshot = &*current.snapshot;
         let mut nodes = Vec::new();
-        for (name, cards) in snapshot.nodes_with_cards() {
+        for (name, gpus) in snapshot.nodes_with_gpus() {
             let Some(load) = snapshot.load(name.as_str()) else { continue };
-            if !cards.accounts().is_empty() {
+            if !gpus.accounts().is_empty() {
                 let back_off = snapshot.back_offs.get(name);
-                nodes.push(KnownNode { name, cards, load, back_off });
+                nodes.push(KnownNode { name, gpus, load, back_off });
             }
         }
         let cluster = Cluster {

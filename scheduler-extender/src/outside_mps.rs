@@ -1,6 +1,6 @@
 //! Evicts pods with a process outside of MPS, so that nothing limits it (`--evict-outside-mps`).
 //!
-//! A node's device plugin finds such processes and reports their pods with its cards. It evicts none itself: its token
+//! A node's device plugin finds such processes and reports their pods with its GPUs. It evicts none itself: its token
 //! is on every GPU node, and an admission policy for evictions sees no pod, so cannot tell of which node it is.
 //!
 //! Invariants: only the leader evicts; a pod is evicted by the report of no other node than its own, through the

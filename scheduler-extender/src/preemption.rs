@@ -1,15 +1,15 @@
-//! Chooses the pods that kube-scheduler should evict on each candidate node, so that a GPU pod finds cards there.
+//! Chooses the pods that kube-scheduler should evict on each candidate node, so that a GPU pod finds GPUs there.
 //!
 //! kube-scheduler's dry run sees a node's total only. The pods of the candidates are read from the API server
 //! ([`crate::victims`]). A node that is not read keeps the victims of the dry run, or is left out if these free no
-//! card. The freed cards are stored as a plan, and kept for the pod once kube-scheduler has nominated it for the node.
+//! GPU. The freed GPUs are stored as a plan, and kept for the pod once kube-scheduler has nominated it for the node.
 
 use std::time::Duration;
 
 use cluster::Occupants;
 use jiff::Timestamp;
 use placement::gpu::Choice;
-use placement::units::{CardId, NodeName, PodUid};
+use placement::units::{GpuId, NodeName, PodUid};
 
 use crate::victims::VictimSearch;
 use crate::wire::{MetaVictims, Name};
@@ -50,20 +50,20 @@ impl Preemption<'_> {
             });
         }
         remain.sort_by(|a, b| a.node.as_str().cmp(b.node.as_str()));
-        let plan = remain.iter().map(RemainingNode::cards).collect();
+        let plan = remain.iter().map(RemainingNode::gpus).collect();
         let pod = self.search.pod;
         self.search.view.change(|index| index.plan(pod.namespace(), &pod.uid(), plan));
         remain.into_iter().map(|node| (node.node, node.victims)).collect()
     }
 
-    /// Whether evictions on this node may help: it is known, has cards, and takes GPU pods of the namespace.
+    /// Whether evictions on this node may help: it is known, has GPUs, and takes GPU pods of the namespace.
     fn may_help(&self, node: &str) -> bool {
         let snapshot = self.search.view.read();
         let namespace = self.search.pod.namespace();
-        snapshot.cards(node).is_some() && !snapshot.is_backed_off(&node.into(), namespace, self.now)
+        snapshot.gpus(node).is_some() && !snapshot.is_backed_off(&node.into(), namespace, self.now)
     }
 
-    /// The node with the victims that are chosen among its pods. `None` if no eviction frees cards for the pod: an
+    /// The node with the victims that are chosen among its pods. `None` if no eviction frees GPUs for the pod: an
     /// answer without victims on a node makes kube-scheduler end the whole preemption.
     fn with_chosen_victims<'v>(
         &self,
@@ -77,7 +77,7 @@ impl Preemption<'_> {
         Some(RemainingNode { node, victims, choice: chosen.choice })
     }
 
-    /// The node with the victims of the dry run, if these free cards for the pod and none of them ends others.
+    /// The node with the victims of the dry run, if these free GPUs for the pod and none of them ends others.
     fn with_dry_run_victims<'v>(
         &self,
         node: Name<'v>,
@@ -85,7 +85,7 @@ impl Preemption<'_> {
     ) -> Option<RemainingNode<'v>> {
         let uid = self.search.pod.uid();
         let snapshot = self.search.view.read();
-        let undrained = snapshot.cards(node.as_str())?.undrained_clients();
+        let undrained = snapshot.gpus(node.as_str())?.undrained_clients();
         if victims.uids().any(|victim| undrained.contains(&PodUid::from(victim))) {
             return None;
         }
@@ -101,7 +101,7 @@ impl Preemption<'_> {
 }
 
 impl RemainingNode<'_> {
-    fn cards(&self) -> (NodeName, Vec<CardId>) {
-        (NodeName::from(self.node.as_str()), self.choice.card_ids())
+    fn gpus(&self) -> (NodeName, Vec<GpuId>) {
+        (NodeName::from(self.node.as_str()), self.choice.gpu_ids())
     }
 }

@@ -17,14 +17,14 @@ pub(crate) enum Table {
     Waiting,
     /// Pods between Filter and their binding. kube-scheduler has some hundred (478 were measured).
     InFlight,
-    /// Cards that a preemption would free. A plan ends when its pod is bound or deleted.
+    /// GPUs that a preemption would free. A plan ends when its pod is bound or deleted.
     Plans,
     /// Back-offs whose event is not written yet. The log has all.
     BackOffs,
     /// Filter's reports for the evictor, until that reads them.
-    CardReports,
+    GpuReports,
     /// Pods for which others may be evicted. Further ones are reported again when kube-scheduler retries them.
-    WithoutCard,
+    WithoutGpu,
     /// Pods for which others were moved.
     MovedFor,
     /// Pods whose event is not written yet. Metrics count all.
@@ -44,7 +44,7 @@ impl Table {
             Self::InFlight => 4_096,
             Self::Plans => 1_024,
             Self::BackOffs | Self::ShadowDecisions => 64,
-            Self::CardReports | Self::WithoutCard | Self::OverLimits => 256,
+            Self::GpuReports | Self::WithoutGpu | Self::OverLimits => 256,
         }
     }
 
@@ -118,8 +118,8 @@ impl<V: Default> Tabled for TurnQueue<String, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card_evictions::{MovedFor, PodsWithoutCard};
     use crate::decisions::{DecisionLog, WaitingPods};
+    use crate::gpu_evictions::{MovedFor, PodsWithoutGpu};
     use crate::shadow::Samples;
     use crate::view::tabled::{BackOffEvents, InFlight, Plans};
 
@@ -134,10 +134,10 @@ mod tests {
                 Table::Waiting => (Box::new(WaitingPods::default()), Some(Table::InFlight)),
                 Table::InFlight => (Box::new(InFlight::default()), Some(Table::Plans)),
                 Table::Plans => (Box::new(Plans::default()), Some(Table::BackOffs)),
-                Table::BackOffs => (Box::new(BackOffEvents::default()), Some(Table::CardReports)),
-                Table::CardReports => (queue(table), Some(Table::WithoutCard)),
-                Table::WithoutCard => {
-                    (Box::new(PodsWithoutCard::new(Default::default())), Some(Table::MovedFor))
+                Table::BackOffs => (Box::new(BackOffEvents::default()), Some(Table::GpuReports)),
+                Table::GpuReports => (queue(table), Some(Table::WithoutGpu)),
+                Table::WithoutGpu => {
+                    (Box::new(PodsWithoutGpu::new(Default::default())), Some(Table::MovedFor))
                 }
                 Table::MovedFor => (Box::new(MovedFor::default()), Some(Table::OverLimits)),
                 Table::OverLimits => (queue(table), Some(Table::ShadowDecisions)),

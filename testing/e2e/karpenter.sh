@@ -79,7 +79,7 @@ ready() { # NODE: without units, as a node is before its device plugin has regis
   kubectl patch node "$1" --subresource=status --patch "{\"status\": {\"capacity\": {\"$units\": null},
     \"allocatable\": {\"$units\": null}, \"conditions\": [{\"type\": \"Ready\", \"status\": \"True\"}]}}" >/dev/null
 }
-report() { # NODE CARDS UNITS: of each card
+report() { # NODE GPUS UNITS: of each GPU
   kubectl annotate node "$1" plimsoll.dev/gpu-cards="$(jq -nc --arg node "$1" --argjson cards "$2" --argjson units "$3" '
     [range($cards) | {uuid: "GPU-\($node)-\(.)", index: ., model: "kwok", memoryMiB: ($units * 1024), units: $units, healthy: true,
       pods: {}}]')" >/dev/null
@@ -91,7 +91,7 @@ end() { # POD: its containers have ended
   kubectl delete pod "$1" --grace-period=0 --force >/dev/null 2>&1
 }
 
-# The instance types of the sample, and one of two cards, which costs more. kwok knows no other resources.
+# The instance types of the sample, and one of two GPUs, which costs more. kwok knows no other resources.
 jq -n '[["g5.xlarge", 4, 1], ["g5.2xlarge", 8, 2], ["g5.4xlarge", 16, 3], ["two-cards", 32, 9]][] as [$name, $cpu, $price] | {
   name: $name, architecture: "amd64", operatingSystems: ["linux"],
   resources: {cpu: "\($cpu)", memory: "\($cpu * 4)Gi", "ephemeral-storage": "100Gi"},

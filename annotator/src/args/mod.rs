@@ -23,7 +23,7 @@ pub use self::writes::WriteArgs;
 ///
 /// Asks node-exporter-plus on every node for the metrics that the policy names, as
 /// often as it says, and writes them as annotations in crane's format, together with the node's hot
-/// value and the share of each GPU card that pods hold. A node whose exporter does not answer is not
+/// value and the share of each GPU that pods hold. A node whose exporter does not answer is not
 /// written: its last readings become stale.
 #[derive(Debug, Clone, Parser)]
 #[command(version, about, long_about)]

@@ -113,7 +113,7 @@ mod tests {
             created_at: None,
             internal_ip: Some("10.9.9.9".parse().unwrap()),
             exporter: annotated.map(|address| Ok(address.to_owned())),
-            cards: None,
+            gpus: None,
             ready: Some(true),
             readings: Vec::new(),
             hot_value: None,

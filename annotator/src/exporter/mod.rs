@@ -4,12 +4,12 @@
 //! use a [`Poller`](poll::Poller) that turns an [`Endpoint`](endpoint::Endpoint) into
 //! [`Statistics`](statistics::Statistics) or a [`PollError`](error::PollError).
 
-pub(crate) mod cards;
 pub(crate) mod connections;
 pub(crate) mod credentials;
 pub(crate) mod discovery;
 pub mod endpoint;
 pub(crate) mod error;
+pub(crate) mod gpus;
 mod http;
 pub(crate) mod poll;
 pub mod statistics;

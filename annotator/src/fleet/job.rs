@@ -11,9 +11,9 @@ use placement::units::{MetricName, NodeName};
 
 use super::lanes::Lane;
 use super::writes::plan::WritePlan;
-use crate::exporter::cards::CardMeasurements;
 use crate::exporter::endpoint::{Endpoint, NoEndpoint};
 use crate::exporter::error::PollError;
+use crate::exporter::gpus::GpuMeasurements;
 use crate::exporter::statistics::{Format, HoldReason};
 use crate::node_write::NodeWrite;
 
@@ -45,8 +45,8 @@ impl Job {
         at: Timestamp,
     ) -> NodeWrite {
         match poll {
-            Some(Ok(result)) => self.write.decide(&result.usable, &result.cards, at),
-            Some(Err(_)) | None => self.write.decide(&[], &CardMeasurements::default(), at),
+            Some(Ok(result)) => self.write.decide(&result.usable, &result.gpus, at),
+            Some(Err(_)) | None => self.write.decide(&[], &GpuMeasurements::default(), at),
         }
     }
 }
@@ -75,8 +75,8 @@ pub(crate) struct PollResult {
     pub held_back: Vec<(MetricName, HoldReason)>,
     /// The time since the node booted; `None` if the exporter does not report it.
     pub uptime: Option<SignedDuration>,
-    /// The measurements of the node's cards.
-    pub cards: CardMeasurements,
+    /// The measurements of the node's GPUs.
+    pub gpus: GpuMeasurements,
     /// The time from the request to the whole answer.
     pub took: Duration,
 }

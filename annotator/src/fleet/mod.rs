@@ -18,7 +18,7 @@
 //! | event | changes |
 //! |---|---|
 //! | `nodes_listed`, `node_applied`, `node_gone` | facts, and readings that are on the node |
-//! | `pods_listed`, `pod_applied`, `pod_gone` | the share of the node's cards; the bindings that make its hot value |
+//! | `pods_listed`, `pod_applied`, `pod_gone` | the share of the node's GPUs; the bindings that make its hot value |
 //! | `set_policy`, `set_leading`, `clock_set_back` | all nodes |
 //! | a burst, in `take_job` | a write is due on each waiting node with a reason; on a running one at `finish` |
 //! | `finish` | the state of the exporter ([`exporter`]) and of the node's writes ([`writes`]) |
@@ -281,11 +281,11 @@ impl Fleet {
             node.set_facts(&facts, endpoint, &self.rules);
             node.observe_readings(&facts, is_new, now);
         }
-        match facts.cards {
-            Some(Ok(cards)) => self.ledgers.set_cards(&name, cards),
+        match facts.gpus {
+            Some(Ok(gpus)) => self.ledgers.set_gpus(&name, gpus),
             // The last good report stays in force.
             Some(Err(_)) => return self.requeue(&name, now),
-            None => self.ledgers.remove_cards(&name),
+            None => self.ledgers.remove_gpus(&name),
         }
         self.update_share(&name, now);
     }
@@ -312,7 +312,7 @@ impl Fleet {
         }
         self.readings.lock().remove(name);
         self.rounds.drop_node(name);
-        self.ledgers.remove_cards(name);
+        self.ledgers.remove_gpus(name);
         self.recent_bindings.forget(name);
     }
 

@@ -181,7 +181,7 @@ impl NodeState {
         let wrote_readings = report.write.readings.is_some();
         transitions.extend(self.writes.finish(report.write, report.patch.as_ref(), times, now));
         if let Some(Ok(result)) = report.poll {
-            self.writes.share.record_measurements(result.cards, report.at);
+            self.writes.share.record_measurements(result.gpus, report.at);
         }
         if !wrote_readings {
             self.writes.become_due_soon(times, now);

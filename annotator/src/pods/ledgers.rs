@@ -1,16 +1,16 @@
-//! The ledgers of all nodes: how many units pods hold on each card.
+//! The ledgers of all nodes: how many units pods hold on each GPU.
 //!
 //! Invariant: shares are unknown (`None`) until all pods were listed once.
 
 use std::collections::{HashMap, HashSet};
 
-use api::share::CardShare;
-use placement::gpu::{Account, Card, NodeLedger};
+use api::share::GpuShare;
+use placement::gpu::{Account, Gpu, NodeLedger};
 use placement::units::{NodeName, PodUid};
 
 use super::{BoundPod, GpuCharge};
 
-/// One ledger for each node. A node's ledger stays without cards while pods are charged on it.
+/// One ledger for each node. A node's ledger stays without GPUs while pods are charged on it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledgers {
     nodes: HashMap<NodeName, NodeLedger>,
@@ -64,15 +64,15 @@ impl Ledgers {
         pod.node.clone()
     }
 
-    /// Sets the cards that a node reports.
-    pub(crate) fn set_cards(&mut self, node: &NodeName, cards: Vec<Card>) {
-        self.nodes.entry(node.clone()).or_default().set_cards(cards);
+    /// Sets the GPUs that a node reports.
+    pub(crate) fn set_gpus(&mut self, node: &NodeName, gpus: Vec<Gpu>) {
+        self.nodes.entry(node.clone()).or_default().set_gpus(gpus);
     }
 
-    /// The node was deleted, or no longer reports cards. The charges of its pods are kept.
-    pub(crate) fn remove_cards(&mut self, node: &NodeName) {
+    /// The node was deleted, or no longer reports GPUs. The charges of its pods are kept.
+    pub(crate) fn remove_gpus(&mut self, node: &NodeName) {
         if let Some(ledger) = self.nodes.get_mut(node) {
-            ledger.set_cards(Vec::new());
+            ledger.set_gpus(Vec::new());
         }
         self.drop_empty(node);
     }
@@ -83,17 +83,17 @@ impl Ledgers {
         }
     }
 
-    /// Each card's share, by index; empty for a node without cards. `None` before the first list of pods.
-    pub(crate) fn shares(&self, node: &NodeName) -> Option<Vec<CardShare>> {
+    /// Each GPU's share, by index; empty for a node without GPUs. `None` before the first list of pods.
+    pub(crate) fn shares(&self, node: &NodeName) -> Option<Vec<GpuShare>> {
         let accounts = self.nodes.get(node).map_or(&[][..], |ledger| ledger.read().accounts());
         self.listed.then(|| accounts.iter().map(share).collect())
     }
 }
 
-fn share(account: &Account) -> CardShare {
-    CardShare {
-        uuid: account.card.uuid.clone(),
-        units: account.card.units,
+fn share(account: &Account) -> GpuShare {
+    GpuShare {
+        uuid: account.gpu.uuid.clone(),
+        units: account.gpu.units,
         allocated: account.held(),
         used: None,
         utilisation: None,
@@ -103,11 +103,11 @@ fn share(account: &Account) -> CardShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use placement::gpu::{CardIsolation, Claim, GpuRequest};
-    use placement::units::{CardId, MiB, Units};
+    use placement::gpu::{Claim, GpuIsolation, GpuRequest};
+    use placement::units::{GpuId, MiB, Units};
 
-    fn card(uuid: &str, index: u32) -> Card {
-        Card {
+    fn gpu(uuid: &str, index: u32) -> Gpu {
+        Gpu {
             uuid: uuid.into(),
             index,
             model: "NVIDIA A10".into(),
@@ -116,15 +116,15 @@ mod tests {
             numa_node: None,
             healthy: true,
             closed: None,
-            isolation: CardIsolation::default(),
+            isolation: GpuIsolation::default(),
             outside_mps: Vec::new(),
             pods: Default::default(),
         }
     }
 
-    fn pod(uid: &str, card: &str, units: u32) -> BoundPod {
+    fn pod(uid: &str, gpu: &str, units: u32) -> BoundPod {
         let request = GpuRequest::single("main", Units(units)).unwrap();
-        let claim = Some(Claim::on_card(&request, &CardId::from(card)));
+        let claim = Some(Claim::on_gpu(&request, &GpuId::from(gpu)));
         let gpu = Some(GpuCharge { request, claim, admitted: true });
         BoundPod { uid: uid.into(), node: "a".into(), bound_at: None, gpu, workload: None }
     }
@@ -134,23 +134,23 @@ mod tests {
         shares.iter().map(|share| share.allocated.0).collect()
     }
 
-    fn two_cards() -> Ledgers {
+    fn two_gpus() -> Ledgers {
         let mut ledgers = Ledgers::default();
-        ledgers.set_cards(&"a".into(), vec![card("GPU-0", 0), card("GPU-1", 1)]);
+        ledgers.set_gpus(&"a".into(), vec![gpu("GPU-0", 0), gpu("GPU-1", 1)]);
         ledgers
     }
 
     #[test]
     fn shares_are_unknown_before_the_pods_were_listed() {
-        let mut ledgers = two_cards();
+        let mut ledgers = two_gpus();
         assert_eq!(ledgers.shares(&"a".into()), None);
         assert_eq!(ledgers.replace(&[]), HashSet::from(["a".into()]));
         assert_eq!(allocated(&ledgers), [0, 0]);
     }
 
     #[test]
-    fn pods_count_on_their_card_until_they_end() {
-        let mut ledgers = two_cards();
+    fn pods_count_on_their_gpu_until_they_end() {
+        let mut ledgers = two_gpus();
         ledgers.replace(&[pod("p", "GPU-0", 3), pod("q", "GPU-1", 4)]);
         assert_eq!(ledgers.apply(&pod("r", "GPU-1", 2)), Some("a".into()));
         assert_eq!(allocated(&ledgers), [3, 6]);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_a_later_list_lacks_is_removed() {
-        let mut ledgers = two_cards();
+        let mut ledgers = two_gpus();
         ledgers.replace(&[pod("p", "GPU-0", 3), pod("q", "GPU-1", 4)]);
         assert_eq!(ledgers.replace(&[pod("q", "GPU-1", 4)]), HashSet::from(["a".into()]));
         assert_eq!(allocated(&ledgers), [0, 4]);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_gpu_memory_changes_no_node() {
-        let mut ledgers = two_cards();
+        let mut ledgers = two_gpus();
         ledgers.replace(&[]);
         let plain = BoundPod { gpu: None, ..pod("p", "GPU-0", 3) };
         assert_eq!(ledgers.apply(&plain), None);
@@ -177,19 +177,19 @@ mod tests {
 
     #[test]
     fn a_node_that_comes_back_is_charged_with_its_pods() {
-        let mut ledgers = two_cards();
+        let mut ledgers = two_gpus();
         ledgers.replace(&[pod("p", "GPU-0", 3)]);
-        ledgers.remove_cards(&"a".into());
+        ledgers.remove_gpus(&"a".into());
         assert_eq!(allocated(&ledgers), [0_u32; 0]);
-        ledgers.set_cards(&"a".into(), vec![card("GPU-0", 0)]);
+        ledgers.set_gpus(&"a".into(), vec![gpu("GPU-0", 0)]);
         assert_eq!(allocated(&ledgers), [3]);
     }
 
     #[test]
     fn no_ledger_outlives_its_node() {
-        let mut ledgers = two_cards();
+        let mut ledgers = two_gpus();
         ledgers.replace(&[pod("p", "GPU-0", 3)]);
-        ledgers.remove_cards(&"a".into());
+        ledgers.remove_gpus(&"a".into());
         ledgers.remove(&"p".into());
         assert!(ledgers.nodes.is_empty(), "{ledgers:?}");
     }

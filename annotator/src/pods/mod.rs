@@ -1,4 +1,4 @@
-//! Bound pods: recent bindings by node, and the units that pods hold on each node's cards.
+//! Bound pods: recent bindings by node, and the units that pods hold on each node's GPUs.
 //!
 //! Invariant: a pod is counted by its UID, once, however often the watch shows it.
 
@@ -22,7 +22,7 @@ pub struct BoundPod {
     pub node: NodeName,
     /// The time of its PodScheduled condition; `None` for static pods, which are not bound by a scheduler.
     pub bound_at: Option<Timestamp>,
-    /// Its charge on the node's cards; `None` if it requests no GPU memory, or has ended.
+    /// Its charge on the node's GPUs; `None` if it requests no GPU memory, or has ended.
     pub gpu: Option<GpuCharge>,
     /// The workload that learns from its use; `None` if it belongs to none, or has ended.
     pub workload: Option<PodWorkload>,
@@ -37,7 +37,7 @@ pub struct PodWorkload {
     pub resources: PodResources,
 }
 
-/// The charge of a pod on a node's cards.
+/// The charge of a pod on a node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuCharge {
     /// The units that its containers request.

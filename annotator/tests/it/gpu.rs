@@ -9,18 +9,18 @@ use crate::world::{Running, World};
 const SHARE: &str = "plimsoll.dev/gpu-share";
 
 fn gpu_node() -> NodeBuilder {
-    let cards = [("GPU-0", 0), ("GPU-1", 1)].map(|(uuid, index)| {
+    let gpus = [("GPU-0", 0), ("GPU-1", 1)].map(|(uuid, index)| {
         json!({
             "uuid": uuid, "index": index, "model": "NVIDIA A10", "memoryMiB": 16384, "units": 16,
             "healthy": true, "pods": {},
         })
     });
-    let cards = json!(cards).to_string();
-    node("a").address("127.0.0.1").annotation("plimsoll.dev/gpu-cards", cards)
+    let gpus = json!(gpus).to_string();
+    node("a").address("127.0.0.1").annotation("plimsoll.dev/gpu-cards", gpus)
 }
 
-fn gpu_pod(name: &str, card: &str, units: u32) -> PodBuilder {
-    let claim = json!({"main": {card: units}}).to_string();
+fn gpu_pod(name: &str, gpu: &str, units: u32) -> PodBuilder {
+    let claim = json!({"main": {gpu: units}}).to_string();
     let pod = pod(name).uid(name).asking("aliyun.com/gpu-mem", units);
     pod.on("a").annotation("plimsoll.dev/gpu-claim", claim)
 }
@@ -32,8 +32,8 @@ fn share(world: &World) -> Value {
 
 fn allocated(world: &World) -> Vec<u64> {
     let share = share(world);
-    let cards = share["cards"].as_array().unwrap();
-    cards.iter().map(|card| card["allocated"].as_u64().unwrap()).collect()
+    let gpus = share["cards"].as_array().unwrap();
+    gpus.iter().map(|gpu| gpu["allocated"].as_u64().unwrap()).collect()
 }
 
 /// A GPU node with one pod whose share is written; the API server's log is empty.
@@ -48,14 +48,14 @@ async fn settled() -> (World, Running) {
 }
 
 #[tokio::test]
-async fn the_share_has_units_and_allocation_of_each_card_and_nothing_unmeasured() {
+async fn the_share_has_units_and_allocation_of_each_gpu_and_nothing_unmeasured() {
     let (world, _running) = settled().await;
     let share = share(&world);
-    let cards = json!([
+    let gpus = json!([
         {"uuid": "GPU-0", "units": 16, "allocated": 3},
         {"uuid": "GPU-1", "units": 16, "allocated": 0},
     ]);
-    assert_eq!(share["cards"], cards);
+    assert_eq!(share["cards"], gpus);
     assert!(share["time"].as_str().unwrap().starts_with("2026-11-20T09:00:"));
 }
 
@@ -93,7 +93,7 @@ async fn a_restart_does_not_write_the_share_again() {
 }
 
 #[tokio::test]
-async fn a_node_that_lost_its_cards_loses_the_annotation() {
+async fn a_node_that_lost_its_gpus_loses_the_annotation() {
     let (world, running) = settled().await;
     assert!(!running.due_within(10));
     world.sim.change(NODES, "", "a", |node| {
@@ -105,20 +105,20 @@ async fn a_node_that_lost_its_cards_loses_the_annotation() {
     assert!(share(&world).is_null(), "{}", world.annotations("a"));
 }
 
-/// An answer with the node's load and measurements of the first card.
+/// An answer with the node's load and measurements of the first GPU.
 fn measured(utilisation: f64, used_bytes: f64) -> Answer {
     let values = [
         ("cpu_usage_avg_5m", detail(&json!(7), 1.0)),
         ("gpu_usage_active", detail(&json!(1), 1.0)),
-        ("gpu_0_usage_active", detail_of_card(utilisation)),
-        ("gpu_0_mem_bytes_active", detail_of_card(used_bytes)),
+        ("gpu_0_usage_active", detail_of_gpu(utilisation)),
+        ("gpu_0_mem_bytes_active", detail_of_gpu(used_bytes)),
     ];
     let values = values.into_iter().map(|(metric, detail)| (metric.to_owned(), detail));
     Answer::Detailed(detailed(&values.collect::<Map<String, Value>>()))
 }
 
 #[tokio::test]
-async fn measurements_of_a_card_are_written_together_with_the_nodes_load() {
+async fn measurements_of_a_gpu_are_written_together_with_the_nodes_load() {
     let (world, running) = settled().await;
     world.exporter.set(measured(60.0, 4_294_967_296.0));
     running.pass_minutes(5).await;
@@ -133,8 +133,8 @@ async fn measurements_of_a_card_are_written_together_with_the_nodes_load() {
     }
 }
 
-/// A value of the card GPU-0.
-fn detail_of_card(value: f64) -> Value {
+/// A value of the GPU GPU-0.
+fn detail_of_gpu(value: f64) -> Value {
     let mut detail = detail(&json!(value), 1.0);
     detail["instance"] = json!("GPU-0");
     detail

@@ -40,7 +40,7 @@ pub(super) struct Cluster {
     pub(super) load: Load,
     /// Pods that run on them.
     pub(super) bound: usize,
-    /// Whether each node has cards, and every tenth pod holds a part of one.
+    /// Whether each node has GPUs, and every tenth pod holds a part of one.
     pub(super) gpu: bool,
     /// Images in each Node's status.
     pub(super) images: usize,
@@ -57,7 +57,7 @@ impl Cluster {
             .annotation("cpu_shared_busy_avg_5m", reading(&codec, percent, now))
             .annotation("mem_usage_avg_5m", reading(&codec, (number * 11 + round) % 60, now));
         let node = if self.gpu {
-            node.annotation("plimsoll.dev/gpu-cards", cards(number).to_string())
+            node.annotation("plimsoll.dev/gpu-cards", gpus(number).to_string())
         } else {
             node
         };
@@ -77,8 +77,8 @@ impl Cluster {
         let gpu = self.gpu && number.is_multiple_of(10);
         let mut pod = pod(number, CALLS + number, gpu);
         if gpu {
-            let card = json!({ "web": { uuid(node, number / self.nodes % CARDS): 2 } });
-            pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": card.to_string() });
+            let gpu = json!({ "web": { uuid(node, number / self.nodes % GPUS): 2 } });
+            pod["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-claim": gpu.to_string() });
         }
         pod["metadata"]["resourceVersion"] = json!("1");
         pod["spec"]["nodeName"] = json!(name(node));
@@ -89,19 +89,19 @@ impl Cluster {
     }
 }
 
-/// Cards of a node.
-const CARDS: usize = 8;
+/// GPUs of a node.
+const GPUS: usize = 8;
 
 fn reading(codec: &ReadingCodec, percent: usize, now: Timestamp) -> String {
     let value = Ratio::new(percent as f64 / 100.0);
     value.map(|value| codec.encode(&Reading::new(value, now))).unwrap_or_default()
 }
 
-fn cards(node: usize) -> Value {
-    (0..CARDS).map(|index| reported_card(node, index)).collect()
+fn gpus(node: usize) -> Value {
+    (0..GPUS).map(|index| reported_gpu(node, index)).collect()
 }
 
-fn reported_card(node: usize, index: usize) -> Value {
+fn reported_gpu(node: usize, index: usize) -> Value {
     json!({
         "uuid": uuid(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
         "units": 16, "healthy": true, "pods": {},
@@ -118,7 +118,7 @@ pub(super) fn name(number: usize) -> String {
     format!("ip-10-{}-{high}-{low}.eu-central-1.compute.internal", high / 256)
 }
 
-/// A pod of ordinary size, as Go writes it; with `gpu` it asks for two units of a card.
+/// A pod of ordinary size, as Go writes it; with `gpu` it asks for two units of a GPU.
 fn pod(workload: usize, number: usize, gpu: bool) -> Value {
     let env: Vec<Value> = (0..30)
         .map(|i| json!({ "name": format!("SETTING_{i}"), "value": "a value of ordinary length" }))
@@ -171,7 +171,7 @@ pub(super) fn request_of(path: &str, cluster: &Cluster, number: usize) -> Vec<u8
     request_for(path, &pod, (0..cluster.nodes).collect())
 }
 
-/// What kube-scheduler asks about a GPU pod that cards are for, in this order.
+/// What kube-scheduler asks about a GPU pod that GPUs are for, in this order.
 pub(super) fn requests_of_try(cluster: &Cluster, number: usize) -> Vec<Vec<u8>> {
     let pod = pod(number, CALLS + cluster.bound + number, true);
     let filters = ["/load-aware/filter", "/gpushare-scheduler/filter"];

@@ -30,7 +30,7 @@ const WAYS: [(usize, &str); 4] = [
 pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     println!(
-        "| nodes | pod | bytes | load's Filter, ms | cards' Filter, ms | both, CPU, ms |\n|---|---|---|---|---|---|"
+        "| nodes | pod | bytes | load's Filter, ms | GPUs' Filter, ms | both, CPU, ms |\n|---|---|---|---|---|---|"
     );
     for nodes in &args.nodes {
         let cluster =
@@ -51,8 +51,8 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
                 }
             }
             let cpu = (extender.server.cpu()? - before) / args.rounds as f64 / 1e3;
-            let [load, cards] = times.map(|times| median(times).as_secs_f64() * 1e3);
-            println!("| {nodes} | {way} | {bytes} | {load:.2} | {cards:.2} | {cpu:.2} |");
+            let [load, gpus] = times.map(|times| median(times).as_secs_f64() * 1e3);
+            println!("| {nodes} | {way} | {bytes} | {load:.2} | {gpus:.2} | {cpu:.2} |");
         }
         let alone = small_a_second(&mut client, &small, &large, 0)?;
         let beside = small_a_second(&mut client, &small, &large, WAITING)?;
@@ -87,7 +87,7 @@ fn small_a_second(
     Ok(f64::from(tries) / began.elapsed().as_secs_f64())
 }
 
-/// What kube-scheduler asks about a pod that no card is for: the entries' Filters.
+/// What kube-scheduler asks about a pod that no GPU is for: the entries' Filters.
 fn requests_of_large(cluster: &Cluster, way: usize) -> Vec<Vec<u8>> {
     let mut pod = Value::from(sim::memory::large_pod(way));
     pod["metadata"]["uid"] = json!(format!("large-{way}"));

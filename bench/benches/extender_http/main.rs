@@ -40,7 +40,7 @@ struct Args {
     /// Bound pods in the cluster.
     #[arg(long, default_value_t = 0)]
     pods: usize,
-    /// Give each node cards, let every tenth pod hold a part of one, and ask about pods that want a part.
+    /// Give each node GPUs, let every tenth pod hold a part of one, and ask about pods that want a part.
     #[arg(long)]
     gpu: bool,
     /// Where nodes are over a limit, have the echo answer reasons too, and so as many bytes as the extender.

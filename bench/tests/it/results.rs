@@ -111,8 +111,8 @@ fn the_table_of_codecs_has_each_direction_and_the_ratio_of_both_together() {
     assert_eq!(rows.len(), 13, "{page}");
     for start in [
         "| 2026-11-27, 5ae5e86 | ns; `serde_json` alone | ratio |",
-        "| a pod's claim of 1 card | encode 100; 100, decode 300; 100 | 2.00 |",
-        "| a pod's claim of 8 cards | encode 500; 400, decode 1,500; 1,600 | 1.00 |",
+        "| a pod's claim of 1 GPU | encode 100; 100, decode 300; 100 | 2.00 |",
+        "| a pod's claim of 8 GPUs | encode 500; 400, decode 1,500; 1,600 | 1.00 |",
         "| a reading | encode 80; 90, decode 2.5; 7.5 | 0.85 |",
         "| a call's pod and 5,000 names | decode 25,000; 200,000 | 0.12 |",
         "| Filter's answer, 100 nodes | encode 1,000; 7,000 | 0.14 |",

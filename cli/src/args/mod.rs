@@ -1,7 +1,7 @@
 //! The flags. Those of one subject are a module; this one has the commands, and the flags about files of policies.
 
 pub(crate) mod access;
-pub(crate) mod cards;
+pub(crate) mod gpus;
 pub(crate) mod operate;
 pub(crate) mod pods;
 #[cfg(unix)]
@@ -63,12 +63,12 @@ pub(crate) enum Command {
     Doctor(operate::Doctor),
     /// Tell why a pod is where it is, or why it waits.
     ///
-    /// For a pod that has a node these are the readings and cards that it was decided by, as the extender keeps them
+    /// For a pod that has a node these are the readings and GPUs that it was decided by, as the extender keeps them
     /// for the last thousand pods. For a pod that waits they are those of this moment. The best nodes stand first, and
     /// the pod's own is marked with `*`; below them the nodes that lack least. kube-scheduler adds the points of its
     /// own plugins to these scores.
     ///
-    /// What is shown of this moment, as with -f and --fresh, is load and cards alone: kube-scheduler's own plugins
+    /// What is shown of this moment, as with -f and --fresh, is load and GPUs alone: kube-scheduler's own plugins
     /// look at taints, affinity, CPU and memory.
     Why(pods::Why),
     /// Show every pod that waits, and why, grouped by workload.
@@ -76,40 +76,40 @@ pub(crate) enum Command {
     /// WHY is what the extender decided, with the number of nodes, or why it was not asked. FITS IF is what would have
     /// to change at the node where that is least.
     Pending(pods::Pending),
-    /// Show the hottest nodes, the pods that hold most, the fullest cards.
+    /// Show the hottest nodes, the pods that hold most, the fullest GPUs.
     #[command(subcommand)]
-    Top(cards::Top),
-    /// Show GPU cards, who holds what of each, and what still fits.
+    Top(gpus::Top),
+    /// Show GPUs, who holds what of each, and what still fits.
     ///
-    /// In units of the GPU memory resource, as the extender that leads counts them, with the cards of pods that are
-    /// being bound. A pod whose card is unknown counts on every card of its node.
-    Gpus(cards::Gpus),
+    /// In units of the GPU memory resource, as the extender that leads counts them, with the GPUs of pods that are
+    /// being bound. A pod whose GPU is unknown counts on every GPU of its node.
+    Gpus(gpus::Gpus),
     /// The former name of `gpus`; with --json the answer of the inspect API.
     #[command(hide = true)]
-    Inspect(cards::Inspect),
+    Inspect(gpus::Inspect),
     /// Tell how many more GPU pods of a size fit, by model and in all.
     ///
-    /// As many as Filter would accept one after the other, by cards alone: CPU, memory, taints and load may let fewer
-    /// pods in. `why -f FILE` tells of one pod, by load and cards.
-    Capacity(cards::Capacity),
-    /// Propose the fewest moves that make room for a pod with one or several cards.
+    /// As many as Filter would accept one after the other, by GPUs alone: CPU, memory, taints and load may let fewer
+    /// pods in. `why -f FILE` tells of one pod, by load and GPUs.
+    Capacity(gpus::Capacity),
+    /// Propose the fewest moves that make room for a pod with one or several GPUs.
     ///
-    /// A move is an eviction of a pod whose successor fits elsewhere, by the cards, resources, taints and labels of all
+    /// A move is an eviction of a pod whose successor fits elsewhere, by the GPUs, resources, taints and labels of all
     /// nodes. Nothing is evicted. The extender's flag --move-for-cards has pods moved by such plans for a pod that
-    /// waits, and keeps the cards for it.
-    Defragment(cards::Defragment),
+    /// waits, and keeps the GPUs for it.
+    Defragment(gpus::Defragment),
     /// Show what Plimsoll's programs told by events, the newest last.
     Events(pods::Events),
     /// Check, convert, show and change load policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Have a card take no new pods.
+    /// Have a GPU take no new pods.
     ///
     /// Writes its UUID into the Node's annotation plimsoll.dev/cordoned-gpus, which the device plugin follows. Pods
-    /// that are on the card go on.
-    Cordon(cards::Cordon),
-    /// Have a card take pods again.
-    Uncordon(cards::Cordon),
+    /// that are on the GPU go on.
+    Cordon(gpus::Cordon),
+    /// Have a GPU take pods again.
+    Uncordon(gpus::Cordon),
     /// Show the nodes that carry a taint for their load, and clear it.
     ///
     /// An annotator with --taint-hot-nodes sets these taints, and one without it clears them. This is for when none
@@ -131,7 +131,7 @@ pub(crate) enum Command {
     Version(operate::Version),
     /// Write an archive of what a report of a fault needs, without secrets.
     ///
-    /// Versions, Plimsoll's objects, the nodes' readings and cards, events, logs, metrics, the extender's state and
+    /// Versions, Plimsoll's objects, the nodes' readings and GPUs, events, logs, metrics, the extender's state and
     /// what `doctor` finds. Secrets are never read, and what looks like a token or a password is blanked.
     SupportBundle(operate::SupportBundle),
     /// Write a shell's completion.

@@ -10,12 +10,12 @@ use crate::cluster_access::EXTENDER;
 /// The admission policies as they are shipped, a line each: the name, which its binding has too, the program that it is
 /// installed with, its match conditions, the resources that it looks at, and what passes without it.
 const TABLE: &str = "
-plimsoll-bindings | scheduler-extender | by-others | pods/binding bindings | anyone who may bind pods can bring a claim of cards
+plimsoll-bindings | scheduler-extender | by-others | pods/binding bindings | anyone who may bind pods can bring a claim of GPUs
 plimsoll-extender-bindings | scheduler-extender | by-the-extender | pods/binding bindings | the extender's token can bind every pod
 plimsoll-extender-events | scheduler-extender | by-the-extender | events | the extender's token can write events about anything
 plimsoll-extender-evictions | scheduler-extender | by-the-extender | pods/eviction | the extender's token may evict pods of kube-system
-plimsoll-claims | scheduler-extender | by-others changes-a-claim | pods pods/status pods/ephemeralcontainers pods/resize | anyone who may write pods can claim cards
-plimsoll-gpu-environment | scheduler-extender | asks-for-gpu-memory-or-is-too-long-to-tell | pods pods/ephemeralcontainers | GPU pods may choose cards by variables
+plimsoll-claims | scheduler-extender | by-others changes-a-claim | pods pods/status pods/ephemeralcontainers pods/resize | anyone who may write pods can claim GPUs
+plimsoll-gpu-environment | scheduler-extender | asks-for-gpu-memory-or-is-too-long-to-tell | pods pods/ephemeralcontainers | GPU pods may choose GPUs by variables
 plimsoll-node-name | scheduler-extender | names-its-node by-others-than-kubelets | pods | GPU pods may name their node, and then fail on it
 plimsoll-scheduler-name | kube-scheduler | names-another-scheduler by-others-than-kubelets asks-for-gpu-memory | pods | GPU pods may name the provider's scheduler, and then fail on their node
 plimsoll-annotator-nodes | annotator | by-the-annotator | nodes nodes/status | the annotator's token can write all of every node

@@ -13,7 +13,7 @@ use crate::cluster_access::objects::Node;
 use crate::cluster_access::workload::Workload;
 use crate::format::count;
 
-/// Labels by which other programs mark nodes with a card of NVIDIA's.
+/// Labels by which other programs mark nodes with a GPU of NVIDIA's.
 const MARKS: [&str; 4] = [
     "nvidia.com/gpu.present",
     "feature.node.kubernetes.io/pci-10de.present",
@@ -34,10 +34,10 @@ const REPLACED: [(&str, &[&str]); 2] = [
 ];
 /// The label of gpushare's nodes.
 const GPUSHARE: &str = "gpushare";
-/// Resources by which other device plugins give out cards, and how the names of others begin: a share of cards, a part
-/// of a card (MIG).
+/// Resources by which other device plugins give out GPUs, and how the names of others begin: a share of GPUs, a part
+/// of a GPU (MIG).
 const OTHERS: [&str; 4] = ["nvidia.com/gpu", "nvidia.com/gpu.", "nvidia.com/mig-", "amd.com/gpu"];
-/// How resources begin that may be of cards: NVIDIA's plugin can give its resources any name, and its network cards
+/// How resources begin that may be of GPUs: NVIDIA's plugin can give its resources any name, and its network GPUs
 /// have such names, too.
 const NVIDIA: &str = "nvidia.com/";
 /// How old an event of the audit is at most that tells of the present, in seconds: the audit tells of a finding that
@@ -47,7 +47,7 @@ const AUDITED: i64 = 2_100;
 /// Whether Plimsoll's device plugin is to serve the node, or does.
 pub(crate) fn is_gpu_node(node: &Node, names: &Names) -> bool {
     let labels = &node.metadata.labels;
-    labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_cards(node, names)
+    labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_gpus(node, names)
 }
 
 fn driver_is_replaced(node: &Node) -> bool {
@@ -55,8 +55,8 @@ fn driver_is_replaced(node: &Node) -> bool {
     REPLACED.iter().any(|(key, values)| values.contains(&value_of(key)))
 }
 
-fn has_cards(node: &Node, names: &Names) -> bool {
-    node.metadata.annotations.contains_key(&names.cards())
+fn has_gpus(node: &Node, names: &Names) -> bool {
+    node.metadata.annotations.contains_key(&names.gpus())
 }
 
 /// The device plugin, if it is installed. If it is not, or that is not known, this is found.
@@ -68,19 +68,19 @@ fn plugin<'a>(facts: &'a Facts, found: &mut Findings) -> Option<&'a Workload> {
     plugin
 }
 
-/// The nodes that report cards. If there is none, or that is not known, this is found.
-fn nodes_with_cards<'a>(facts: &'a Facts, found: &mut Findings) -> Option<Vec<&'a Node>> {
+/// The nodes that report GPUs. If there is none, or that is not known, this is found.
+fn nodes_with_gpus<'a>(facts: &'a Facts, found: &mut Findings) -> Option<Vec<&'a Node>> {
     let names = facts.names();
     let all = found.read(NODES, facts.nodes.as_ref())?;
-    let nodes: Vec<&Node> = all.iter().filter(|node| has_cards(node, &names)).collect();
+    let nodes: Vec<&Node> = all.iter().filter(|node| has_gpus(node, &names)).collect();
     if nodes.is_empty() {
-        found.does_not_apply("no node reports cards");
+        found.does_not_apply("no node reports GPUs");
         return None;
     }
     Some(nodes)
 }
 
-/// Whether GPU nodes have a device plugin that offers their cards.
+/// Whether GPU nodes have a device plugin that offers their GPUs.
 pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
     let names = facts.names();
     let Some(workload) = found.read(WORKLOADS, facts.workload(PLUGIN)) else { return };
@@ -125,7 +125,7 @@ pub(crate) fn nodes(facts: &Facts, found: &mut Findings) {
     );
     let marked = count(unlabelled.len(), "node");
     found.warn_of(
-        &format!("{marked} with a card by its labels, and without Plimsoll's device plugin"),
+        &format!("{marked} with a GPU by its labels, and without Plimsoll's device plugin"),
         &unlabelled,
         "kubectl label node NODE gpushare=true (or gpushare=false, to leave it out), or the chart's \
          gpuNodes.find=hardwareLabels",
@@ -154,17 +154,17 @@ pub(crate) fn unit(facts: &Facts, found: &mut Findings) {
     }
 }
 
-/// Whether another device plugin, or a DRA driver, gives out the same cards.
+/// Whether another device plugin, or a DRA driver, gives out the same GPUs.
 pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
     const TODO: &str = "take it off these nodes, or label them gpushare=false (docs/install.md#which-nodes-are-gpu-nodes)";
     if plugin(facts, found).is_none() {
         return;
     }
     let told = about(facts, &["GPUCardOfferedTwice", "GPUCardHeldTwice"], AUDITED, found);
-    found.fail_of("another device plugin serves the same cards", &told, TODO);
+    found.fail_of("another device plugin serves the same GPUs", &told, TODO);
     let names = facts.names();
     let own = [names.gpu_resource(), GPU_COUNT_RESOURCE];
-    let nodes = nodes_with_cards(facts, found);
+    let nodes = nodes_with_gpus(facts, found);
     let [mut both, mut perhaps]: [Vec<String>; 2] = Default::default();
     for node in nodes.iter().flatten() {
         for (resource, amount) in &node.status.allocatable {
@@ -173,7 +173,7 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
                 continue;
             }
             let named = format!("{} ({resource}: {offered})", node.metadata.name);
-            if is_of_cards(resource) {
+            if is_of_gpus(resource) {
                 both.push(named);
             } else if resource.starts_with(NVIDIA) {
                 perhaps.push(named);
@@ -181,22 +181,22 @@ pub(crate) fn other_plugins(facts: &Facts, found: &mut Findings) {
         }
     }
     told_by_both(facts, found);
-    found.fail_of("another device plugin offers the same cards", &both, TODO);
+    found.fail_of("another device plugin offers the same GPUs", &both, TODO);
     if both.is_empty() {
         found.warn_of(
-            "another device plugin may offer the same cards",
+            "another device plugin may offer the same GPUs",
             &perhaps,
-            "if these are cards, take it off these nodes, or label them gpushare=false \
+            "if these are GPUs, take it off these nodes, or label them gpushare=false \
              (docs/install.md#which-nodes-are-gpu-nodes)",
         );
     }
     if nodes.is_some() {
-        found.ok_if_nothing("none on these cards");
+        found.ok_if_nothing("none on these GPUs");
     }
 }
 
-/// Whether a resource gives out cards, or parts of them, by its name.
-fn is_of_cards(resource: &str) -> bool {
+/// Whether a resource gives out GPUs, or parts of them, by its name.
+fn is_of_gpus(resource: &str) -> bool {
     OTHERS.iter().any(|other| {
         let is_start = other.ends_with(['.', '-']);
         resource == *other || is_start && resource.starts_with(other)
@@ -226,12 +226,12 @@ fn about(facts: &Facts, reasons: &[&str], within: i64, found: &mut Findings) -> 
     names.into_iter().collect()
 }
 
-/// Whether containers get their cards by CDI.
+/// Whether containers get their GPUs by CDI.
 pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
     if plugin(facts, found).is_none() {
         return;
     }
-    let Some(nodes) = nodes_with_cards(facts, found) else { return };
+    let Some(nodes) = nodes_with_gpus(facts, found) else { return };
     let mut off = Vec::new();
     for node in &nodes {
         let runtime = &node.status.node_info.container_runtime_version;
@@ -241,7 +241,7 @@ pub(crate) fn cdi(facts: &Facts, found: &mut Findings) {
     }
     told_by_both(facts, found);
     found.warn_of(
-        "may be off in the container runtime, and containers then start without their cards",
+        "may be off in the container runtime, and containers then start without their GPUs",
         &off,
         "set enable_cdi = true in containerd's configuration, or update to containerd 2.0",
     );
@@ -261,7 +261,7 @@ fn may_be_off(runtime: &str) -> bool {
     }
 }
 
-/// Whether NVIDIA's runtime lets containers choose cards by themselves.
+/// Whether NVIDIA's runtime lets containers choose GPUs by themselves.
 pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
     const SETTING: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
     let Some(plugin) = plugin(facts, found) else { return };
@@ -278,12 +278,12 @@ pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
     }
     let told = about(facts, &["GPUProcessElsewhere"], AUDITED, found);
     found.fail_of(
-        "containers use cards that they were not given",
+        "containers use GPUs that they were not given",
         &told,
         "NVIDIA's runtime may honour NVIDIA_VISIBLE_DEVICES: set accept-nvidia-visible-devices-envvar-when-unprivileged=false \
          on these nodes (docs/install.md#what-they-need)",
     );
-    if nodes_with_cards(facts, found).is_none() {
+    if nodes_with_gpus(facts, found).is_none() {
         return;
     }
     // The audit sees processes in the node's own PID namespace alone.
@@ -293,12 +293,12 @@ pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
             "NVIDIA_VISIBLE_DEVICES of unprivileged containers is ignored, by the GPU operator's setting",
         ),
         Some(_) if is_audited => found.ok_if_nothing(
-            "no container was seen on a card that it was not given; the setting itself is in each node's \
+            "no container was seen on a GPU that it was not given; the setting itself is in each node's \
              /etc/nvidia-container-runtime/config.toml",
         ),
         Some(_) => found.unknown(
             "no GPU operator tells the setting of NVIDIA's runtime, and without the value devicePlugin.processes \
-             nothing looks for containers on cards that are not theirs",
+             nothing looks for containers on GPUs that are not theirs",
             "is accept-nvidia-visible-devices-envvar-when-unprivileged = false in each GPU node's \
              /etc/nvidia-container-runtime/config.toml (docs/install.md#what-they-need)?",
         ),
@@ -306,15 +306,15 @@ pub(crate) fn runtime(facts: &Facts, found: &mut Findings) {
     }
 }
 
-/// Whether cards take pods.
-pub(crate) fn cards(facts: &Facts, found: &mut Findings) {
+/// Whether GPUs take pods.
+pub(crate) fn gpus(facts: &Facts, found: &mut Findings) {
     if has_extender(facts, found) {
         let well = told_by_both(facts, found);
         found.ok_if_nothing(well);
     }
 }
 
-/// What is said of a check of cards: the extender says it of all nodes, device plugins say more of theirs. What is well
+/// What is said of a check of GPUs: the extender says it of all nodes, device plugins say more of theirs. What is well
 /// by the extender.
 fn told_by_both(facts: &Facts, found: &mut Findings) -> String {
     let has_none = |program: &str| matches!(facts.workload(program), Ok(None));

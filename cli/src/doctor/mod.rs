@@ -86,7 +86,7 @@ const CHECKS: [Check; 19] = [
     check("rights", &[Rights], access_checks::rights),
     check("admission", &[Workloads, Admission], access_checks::admission),
     check("gpu-nodes", &[Workloads, Pods, Nodes, PluginHealth], gpu::nodes),
-    check("cards", &[Workloads, ExtenderHealth, PluginHealth], gpu::cards),
+    check("cards", &[Workloads, ExtenderHealth, PluginHealth], gpu::gpus),
     check("unit", &[Workloads, PluginHealth], gpu::unit),
     check("cdi", &[Workloads, Nodes, ExtenderHealth, PluginHealth], gpu::cdi),
     check("runtime", &[Workloads, Time, Nodes, Events, Toolkits], gpu::runtime),

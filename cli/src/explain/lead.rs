@@ -24,8 +24,8 @@ pub(super) fn sentence(explained: &Explanation) -> String {
     let Some(other) = best(accepted().filter(|other| other.name != node.name)) else {
         return String::new();
     };
-    let has_cards = explained.nodes.iter().any(|node| node.cards.is_some());
-    let what = if has_cards { "load and cards" } else { "load" };
+    let has_gpus = explained.nodes.iter().any(|node| node.gpus.is_some());
+    let what = if has_gpus { "load and GPUs" } else { "load" };
     let lead = (node.extender_score - other.extender_score) * i64::from(POINTS_EACH);
     let (node, other) = (printable(&node.name), printable(&other.name));
     match lead {

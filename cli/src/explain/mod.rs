@@ -53,7 +53,7 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
     if explained.basis == DecisionBasis::Now {
         writeln!(
             output,
-            "\nBy load and cards alone: taints, affinity, CPU and memory are kube-scheduler's to look at."
+            "\nBy load and GPUs alone: taints, affinity, CPU and memory are kube-scheduler's to look at."
         )?;
     }
     let lead = lead::sentence(&explained);
@@ -86,7 +86,7 @@ fn write_head(explained: &Explanation, output: &mut dyn Write) -> Result<()> {
     writeln!(output, "Pod:        {}/{}", printable(&pod.namespace), printable(&pod.name))?;
     writeln!(output, "Node:       {}", printable(node.as_deref().unwrap_or(NONE)))?;
     let basis = match basis {
-        DecisionBasis::Decision => "the readings, the cards and the policy of its decision",
+        DecisionBasis::Decision => "the readings, the GPUs and the policy of its decision",
         DecisionBasis::Now => "what is known now",
     };
     writeln!(output, "Shown:      {basis}, {time:.0}")?;

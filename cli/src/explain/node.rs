@@ -1,15 +1,15 @@
-//! One node in full: each metric with its reading, age and window, and each card.
+//! One node in full: each metric with its reading, age and window, and each GPU.
 
 use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Basis, Card, CardOutcome, Cards, LimitOutcome, Load, Node, NodeCost, Reading, ReadingStatus,
+    Basis, Gpu, GpuOutcome, Gpus, LimitOutcome, Load, Node, NodeCost, Reading, ReadingStatus,
 };
 use placement::demand::Demand;
 
-use crate::cards::closed;
 use crate::format::{self, duration, printable};
+use crate::gpus::closed;
 use crate::table::{self, NONE, or_none};
 
 /// Writes all details of the node.
@@ -27,24 +27,24 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
             writeln!(output, "\n{points} points less for {}.", printable(text))?;
         }
     }
-    if let Some(cards) = &node.cards {
-        writeln!(output, "\nThe pod asks for {}.", asked(cards))?;
-        if !cards.cards.is_empty() {
-            let rows = cards.cards.iter().map(|card| card_row(card, &cards.chosen));
+    if let Some(gpus) = &node.gpus {
+        writeln!(output, "\nThe pod asks for {}.", asked(gpus))?;
+        if !gpus.gpus.is_empty() {
+            let rows = gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen));
             let heading =
-                ["", "CARD", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
+                ["", "GPU", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
             table::write(output, heading, rows)?;
         }
-        if let Some(cost) = cards.cost {
+        if let Some(cost) = gpus.cost {
             writeln!(
                 output,
                 "\nOn this node it costs pods that are likely to come {}: room that none of them could use, and places that \
-                 those with several cards will need.",
+                 those with several GPUs will need.",
                 parts(cost)
             )?;
         }
     }
-    if let Some(cost) = node.cost_to_cards {
+    if let Some(cost) = node.cost_to_gpus {
         writeln!(
             output,
             "\nThe CPU that it takes costs pods that are likely to come {} more than on the cheapest node.",
@@ -60,9 +60,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Formats millionths of a card.
+/// Formats millionths of a GPU.
 fn parts(millionths: i64) -> String {
-    format!("{:.2} cards", millionths as f64 / 1e6)
+    format!("{:.2} GPUs", millionths as f64 / 1e6)
 }
 
 /// The cells of each metric: of its limit, of its term of the score, or of both.
@@ -128,40 +128,40 @@ fn reading(reading: &Reading) -> String {
 }
 
 /// As `4 on each of 2 cards that no other pod is on, and 30% of their compute`.
-fn asked(cards: &Cards) -> String {
-    let count = match cards.count {
-        1 => "one card".to_owned(),
-        count => format!("each of {count} cards"),
+fn asked(gpus: &Gpus) -> String {
+    let count = match gpus.count {
+        1 => "one GPU".to_owned(),
+        count => format!("each of {count} GPUs"),
     };
-    let alone = if cards.exclusive { " that no other pod is on" } else { "" };
-    let cores = match cards.asked_cores {
+    let alone = if gpus.exclusive { " that no other pod is on" } else { "" };
+    let cores = match gpus.asked_cores {
         0 => String::new(),
-        cores if cards.count == 1 => format!(", and {cores}% of its compute"),
+        cores if gpus.count == 1 => format!(", and {cores}% of its compute"),
         cores => format!(", and {cores}% of their compute"),
     };
-    format!("{} on {count}{alone}{cores}", cards.asked)
+    format!("{} on {count}{alone}{cores}", gpus.asked)
 }
 
-fn card_row(card: &Card, chosen: &[u32]) -> [String; 7] {
-    let outcome = match card.outcome {
-        CardOutcome::Fits => "fits",
-        CardOutcome::TooLittleFree => "too little free",
-        CardOutcome::Unhealthy => "unhealthy",
-        CardOutcome::Closed => card.closed.map_or("closed", closed),
-        CardOutcome::WeakIsolation => "weaker isolation",
-        CardOutcome::NotAccepted => "not accepted",
-        CardOutcome::TooFewCores => "too little compute",
-        CardOutcome::InUse => "in use",
-        CardOutcome::BeyondUnits => "beyond units",
-        CardOutcome::OtherSharing => "shared in the other way",
-        CardOutcome::TooManyClients => "too many MPS clients",
+fn gpu_row(gpu: &Gpu, chosen: &[u32]) -> [String; 7] {
+    let outcome = match gpu.outcome {
+        GpuOutcome::Fits => "fits",
+        GpuOutcome::TooLittleFree => "too little free",
+        GpuOutcome::Unhealthy => "unhealthy",
+        GpuOutcome::Closed => gpu.closed.map_or("closed", closed),
+        GpuOutcome::WeakIsolation => "weaker isolation",
+        GpuOutcome::NotAccepted => "not accepted",
+        GpuOutcome::TooFewCores => "too little compute",
+        GpuOutcome::InUse => "in use",
+        GpuOutcome::BeyondUnits => "beyond units",
+        GpuOutcome::OtherSharing => "shared in the other way",
+        GpuOutcome::TooManyClients => "too many MPS clients",
     };
-    let mark = if chosen.contains(&card.index) { "*" } else { "" };
-    let free = format!("{}/{}", card.free, card.units);
-    let index = card.index.to_string();
-    let model = card.model.clone();
-    let cores = format!("{}%", card.free_cores);
-    let unmanaged = card.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
+    let mark = if chosen.contains(&gpu.index) { "*" } else { "" };
+    let free = format!("{}/{}", gpu.free, gpu.units);
+    let index = gpu.index.to_string();
+    let model = gpu.model.clone();
+    let cores = format!("{}%", gpu.free_cores);
+    let unmanaged = gpu.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
     let unmanaged = unmanaged.map(|charge| u64::from(charge.units)).sum::<u64>().to_string();
     [mark.to_owned(), index, model, free, unmanaged, cores, outcome.to_owned()]
 }

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Card, CardOutcome, Cards, Explanation, Limit, LimitOutcome, Node, Reading, ReadingStatus,
+    Explanation, Gpu, GpuOutcome, Gpus, Limit, LimitOutcome, Node, Reading, ReadingStatus,
 };
 
 use crate::format::{self, duration, percent};
@@ -40,7 +40,7 @@ pub(super) fn in_order(explained: &Explanation) -> Vec<&Node> {
 }
 
 /// How much a node lacks to accept the pod: the part of the limit that it is over, or of the asked units that its
-/// emptiest card lacks, whichever is more; 0 if it accepts it.
+/// emptiest GPU lacks, whichever is more; 0 if it accepts it.
 fn lack(node: &Node) -> f64 {
     if node.accepted {
         return 0.0;
@@ -58,18 +58,18 @@ fn lack(node: &Node) -> f64 {
             _ => {}
         }
     }
-    if let Some(cards) = node.cards.as_ref().filter(|cards| cards.chosen.is_empty()) {
-        lacks.push(emptiest(cards).map_or(WITHOUT_NUMBER, |card| {
-            f64::from(cards.asked.saturating_sub(card.free)) / f64::from(cards.asked.max(1))
+    if let Some(gpus) = node.gpus.as_ref().filter(|gpus| gpus.chosen.is_empty()) {
+        lacks.push(emptiest(gpus).map_or(WITHOUT_NUMBER, |gpu| {
+            f64::from(gpus.asked.saturating_sub(gpu.free)) / f64::from(gpus.asked.max(1))
         }));
     }
     lacks.into_iter().reduce(f64::max).unwrap_or(WITHOUT_NUMBER)
 }
 
-/// The card with most free units of those that lack nothing else.
-fn emptiest(cards: &Cards) -> Option<&Card> {
-    let lacks_units = |card: &&Card| card.outcome == CardOutcome::TooLittleFree;
-    cards.cards.iter().filter(lacks_units).max_by_key(|card| (card.free, Reverse(card.index)))
+/// The GPU with most free units of those that lack nothing else.
+fn emptiest(gpus: &Gpus) -> Option<&Gpu> {
+    let lacks_units = |gpu: &&Gpu| gpu.outcome == GpuOutcome::TooLittleFree;
+    gpus.gpus.iter().filter(lacks_units).max_by_key(|gpu| (gpu.free, Reverse(gpu.index)))
 }
 
 /// The nodes that are shown: the best, the nearest misses, and the pod's own.
@@ -98,12 +98,12 @@ pub(super) fn write(explained: &Explanation, limit: usize, output: &mut dyn Writ
         return Ok(writeln!(output, "No node is known.")?);
     }
     let metrics = Metric::all(&explained.nodes);
-    let with_cards = explained.nodes.iter().any(|node| node.cards.is_some());
+    let with_gpus = explained.nodes.iter().any(|node| node.gpus.is_some());
     let in_score: Vec<&Metric> = metrics.iter().filter(|metric| metric.share.is_some()).collect();
     // Signs in each of the cells below would make lines too long.
     let loads: Vec<_> = in_score.iter().map(|metric| format!("{} %", metric.letter)).collect();
     let mut heading = vec!["", "NODE", "VERDICT", "SCORE", "LIMIT"];
-    heading.extend(with_cards.then_some("CARD"));
+    heading.extend(with_gpus.then_some("GPU"));
     heading.extend(loads.iter().map(String::as_str));
     let nodes = in_order(explained);
     let shown = shown(explained, &nodes, limit);
@@ -117,7 +117,7 @@ pub(super) fn write(explained: &Explanation, limit: usize, output: &mut dyn Writ
             node.score.to_string(),
             deciding_limit(node, &metrics),
         ];
-        row.extend(with_cards.then(|| card(node)));
+        row.extend(with_gpus.then(|| gpu(node)));
         row.extend(in_score.iter().map(|metric| metric.cell(node)));
         rows.push(row);
     }
@@ -250,7 +250,7 @@ fn verdict(node: &Node) -> &'static str {
         "over limit"
     } else if limits(node).any(|limit| limit.outcome == LimitOutcome::UnknownRejected) {
         "not measured"
-    } else if node.cards.as_ref().is_some_and(|cards| cards.chosen.is_empty()) {
+    } else if node.gpus.as_ref().is_some_and(|gpus| gpus.chosen.is_empty()) {
         "no card"
     } else {
         "rejected"
@@ -291,14 +291,14 @@ fn judged_pod(limit: &Limit) -> Option<f64> {
     if limit.outcome == LimitOutcome::MetWithoutPod { None } else { limit.pod }
 }
 
-/// The chosen cards; of a node without, what its emptiest card has of what is asked for: `2: 17 of 20`.
-fn card(node: &Node) -> String {
-    let Some(cards) = &node.cards else { return NONE.to_owned() };
-    if cards.chosen.is_empty() {
-        return match emptiest(cards) {
-            Some(card) => format!("{}: {} of {}", card.index, card.free, cards.asked),
+/// The chosen GPUs; of a node without, what its emptiest GPU has of what is asked for: `2: 17 of 20`.
+fn gpu(node: &Node) -> String {
+    let Some(gpus) = &node.gpus else { return NONE.to_owned() };
+    if gpus.chosen.is_empty() {
+        return match emptiest(gpus) {
+            Some(gpu) => format!("{}: {} of {}", gpu.index, gpu.free, gpus.asked),
             None => NONE.to_owned(),
         };
     }
-    cards.chosen.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+    gpus.chosen.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }

@@ -10,12 +10,12 @@ use crate::command::{PLIMSOLL, Run, run};
 use crate::server;
 use crate::world::{BINDINGS, Extender, World};
 
-const CARDS: &str = include_str!("../../../crates/api/tests/golden/all-cards.json");
+const GPUS: &str = include_str!("../../../crates/api/tests/golden/all-cards.json");
 const SHADOW: &str = r#"{"time":"2026-11-20T09:10:00Z","pods":[]}"#;
 const FORBIDDEN: &str = r#"error: error upgrading connection: pods "x" is forbidden: User "jane" cannot create resource "pods/portforward" in API group "" in the namespace "plimsoll""#;
 
 fn extender() -> Extender {
-    Extender::new(&[("/v1/cards", CARDS), ("/shadow", SHADOW)])
+    Extender::new(&[("/v1/cards", GPUS), ("/shadow", SHADOW)])
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn answer(port: &str, request: &str) -> String {
 
 #[test]
 fn the_page_is_at_an_address_with_a_token_and_nothing_is_without_it() {
-    let extender = Extender::new(&[("/ui/", "page"), ("/v1/cards", CARDS), ("/explain", "why")]);
+    let extender = Extender::new(&[("/ui/", "page"), ("/v1/cards", GPUS), ("/explain", "why")]);
     let world = World::new().with_extender(&extender.url);
     let first = world.command(&["ui"]).spawn().unwrap();
     let second = world.command(&["ui"]).spawn().unwrap();
@@ -323,11 +323,11 @@ fn other_answers_are_errors() {
 fn a_reader_that_leaves_early_is_no_error() {
     let charge = r#"{"namespace":"n","name":"p","units":1,"cores":0,"basis":"recorded"},"#;
     let charges = charge.repeat(20_000);
-    let mut cards: serde_json::Value = serde_json::from_str(CARDS).unwrap();
+    let mut gpus: serde_json::Value = serde_json::from_str(GPUS).unwrap();
     let charges = format!("[{}]", charges.trim_end_matches(','));
-    cards["nodes"][0]["cards"][0]["charges"] = serde_json::from_str(&charges).unwrap();
+    gpus["nodes"][0]["cards"][0]["charges"] = serde_json::from_str(&charges).unwrap();
     for flags in [["gpus", "-o", "yaml"], ["gpus", "-o", "json"]] {
-        let (url, server) = server::extender("200 OK", &cards.to_string());
+        let (url, server) = server::extender("200 OK", &gpus.to_string());
         let mut child = Command::new(PLIMSOLL)
             .args(flags)
             .args(["--extender", &url])

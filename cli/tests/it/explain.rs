@@ -112,7 +112,7 @@ fn what_the_lead_by_load_outweighs_is_said() {
 }
 
 #[test]
-fn a_gpu_pods_card_is_shown() {
+fn a_gpu_pods_gpu_is_shown() {
     let (url, _server) = extender("200 OK", GPU);
     let written = run(["explain", "pod", "train", "--extender", &url]).success();
     assert_golden("explain-gpu.txt", &written);

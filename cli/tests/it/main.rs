@@ -6,12 +6,12 @@
 
 mod access;
 mod bundle;
-mod cards;
 mod command;
 mod diff;
 mod doctor;
 mod documents;
 mod explain;
+mod gpus;
 mod help;
 mod operate;
 mod pending;

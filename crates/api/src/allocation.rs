@@ -13,13 +13,13 @@ use crate::json::{self, JsonError};
 /// The most bytes of the text: all annotations of an object together may have 256 KiB.
 pub const MAX_TEXT: usize = 64 << 10;
 
-/// The most bytes of the text for each share: a card's index, units, and signs.
+/// The most bytes of the text for each share: a GPU's index, units, and signs.
 pub const MAX_SHARE: usize = 10 + 10 + 4;
 
 /// The most bytes of the text for each container, but for its shares: its position, and signs.
 pub const MAX_CONTAINER: usize = 20 + 6;
 
-/// Position in `spec.containers` → card index → units. Both keys are whole numbers, written as JSON strings.
+/// Position in `spec.containers` → GPU index → units. Both keys are whole numbers, written as JSON strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Allocation {

@@ -1,6 +1,6 @@
-//! `POST /v1/capacity`: how many more pods of some sizes fit on the cards of nodes, by model and in all.
+//! `POST /v1/capacity`: how many more pods of some sizes fit on the GPUs of nodes, by model and in all.
 //!
-//! By cards alone, as Filter decides about one pod after the other: CPU, memory, taints and load may let fewer in.
+//! By GPUs alone, as Filter decides about one pod after the other: CPU, memory, taints and load may let fewer in.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -12,13 +12,13 @@ use crate::state::Replica;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Question {
-    /// Units that such a pod asks for on each card, at least 1; at most 32 sizes, and one of pods with
-    /// several cards.
+    /// Units that such a pod asks for on each GPU, at least 1; at most 32 sizes, and one of pods with
+    /// several GPUs.
     pub sizes: Vec<u32>,
-    /// On how many cards of one node, 1 to 64.
+    /// On how many GPUs of one node, 1 to 64.
     #[serde(default = "one")]
     pub count: u32,
-    /// Percent of each card's compute that it asks for, 0 to 100, as a pod of a namespace that may take compute beyond
+    /// Percent of each GPU's compute that it asks for, 0 to 100, as a pod of a namespace that may take compute beyond
     /// its units.
     #[serde(default)]
     pub cores: u32,
@@ -49,24 +49,25 @@ pub struct Capacity {
     pub cores: u32,
     /// By model.
     pub models: Vec<Room>,
-    /// On all cards, of whatever model.
+    /// On all GPUs, of whatever model.
     pub total: Room,
-    /// Cards that are unhealthy, closed, or of a node that takes no GPU pods for a while.
+    /// GPUs that are unhealthy, closed, or of a node that takes no GPU pods for a while.
     pub left_out: u64,
 }
 
-/// What fits on the cards of one model, or on all.
+/// What fits on the GPUs of one model, or on all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Room {
-    /// The product's name; `all` for all cards.
+    /// The product's name; `all` for all GPUs.
     pub model: String,
-    /// Cards that take pods.
-    pub cards: u64,
+    /// GPUs that take pods.
+    #[serde(rename = "cards")]
+    pub gpus: u64,
     /// Units of these that are charged to no pod.
     pub free_units: u64,
-    /// How many more pods; of pods with several cards at most 128 on a node.
+    /// How many more pods; of pods with several GPUs at most 128 on a node.
     pub pods: u64,
-    /// The largest size that fits for as many cards.
+    /// The largest size that fits for as many GPUs.
     pub largest: u32,
 }

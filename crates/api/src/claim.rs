@@ -1,4 +1,4 @@
-//! The pod annotation `gpu-claim`: the cards of each container, and its share of each card.
+//! The pod annotation `gpu-claim`: the GPUs of each container, and its share of each GPU.
 //!
 //! Any user who may edit the pod can write it, so a reader compares it with the pod's spec.
 
@@ -6,35 +6,35 @@ use std::collections::BTreeMap;
 
 use std::fmt;
 
-use placement::gpu::{CardShare, CardShares};
+use placement::gpu::{GpuShare, GpuShares};
 use placement::names::limits;
-use placement::units::{CardId, Cores, Units};
+use placement::units::{Cores, GpuId, Units};
 use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cards::MAX_NAME;
+use crate::gpus::MAX_NAME;
 use crate::json::{self, JsonError, Unique};
 
 /// The most bytes of the text for each share, but for its container's name: a UUID, the share with 30 digits, and
 /// signs.
 pub const MAX_SHARE: usize = MAX_NAME + 30 + 54;
 
-/// Container → card UUID → its share of the card.
+/// Container → GPU UUID → its share of the GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Claim {
     /// The containers that request GPU memory, by name.
     #[schemars(with = "BTreeMap<String, BTreeMap<String, Share>>")]
-    pub containers: BTreeMap<String, BTreeMap<CardId, Share>>,
+    pub containers: BTreeMap<String, BTreeMap<GpuId, Share>>,
 }
 
-/// A share of one card. If it is only units, it is written as a number.
+/// A share of one GPU. If it is only units, it is written as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
 #[schemars(untagged)]
 pub enum Share {
-    /// Units of the card's memory.
+    /// Units of the GPU's memory.
     Units(#[schemars(with = "u32")] Units),
     /// Units, compute and whether it is exclusive.
     Detailed(Detailed),
@@ -44,18 +44,18 @@ pub enum Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Detailed {
-    /// Units of the card's memory.
+    /// Units of the GPU's memory.
     #[schemars(with = "u32")]
     pub units: Units,
-    /// Percent of the card's compute.
+    /// Percent of the GPU's compute.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "u32")]
     pub cores: Cores,
-    /// Whether no other pod may be on the card.
+    /// Whether no other pod may be on the GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// Units that the container may grow to on all its cards together; absent if that is what it requests. The same on
-    /// each of its cards.
+    /// Units that the container may grow to on all its GPUs together; absent if that is what it requests. The same on
+    /// each of its GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u32>")]
     pub limit: Option<Units>,
@@ -66,10 +66,10 @@ fn is_zero(cores: &Cores) -> bool {
 }
 
 impl Share {
-    /// The share of a container that may grow to `limit` units on all its cards together; `None` if that is what it
+    /// The share of a container that may grow to `limit` units on all its GPUs together; `None` if that is what it
     /// requests.
-    pub fn new(share: CardShare, limit: Option<Units>) -> Self {
-        let CardShare { units, cores, exclusive, .. } = share;
+    pub fn new(share: GpuShare, limit: Option<Units>) -> Self {
+        let GpuShare { units, cores, exclusive, .. } = share;
         if cores == Cores::ZERO && !exclusive && limit.is_none() {
             Self::Units(units)
         } else {
@@ -85,7 +85,7 @@ impl Share {
     }
 }
 
-impl From<Share> for CardShare {
+impl From<Share> for GpuShare {
     fn from(share: Share) -> Self {
         match share {
             Share::Units(units) => Self::of(units),
@@ -134,30 +134,29 @@ impl<'de> Visitor<'de> for ShareVisitor {
 
 impl<'de> Deserialize<'de> for Claim {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let each = Unique::<String, Unique<CardId, Share>>::deserialize(deserializer)?.0;
-        let containers = each.into_iter().map(|(name, Unique(cards))| (name, cards)).collect();
+        let each = Unique::<String, Unique<GpuId, Share>>::deserialize(deserializer)?.0;
+        let containers = each.into_iter().map(|(name, Unique(gpus))| (name, gpus)).collect();
         Ok(Self { containers })
     }
 }
 
 impl Claim {
     /// The claimed shares, in the types of `placement`.
-    pub fn shares(&self) -> BTreeMap<String, CardShares> {
-        let mut shares: BTreeMap<String, CardShares> = BTreeMap::new();
-        for (name, cards) in &self.containers {
-            let of_card =
-                |(card, share): (&CardId, &Share)| (card.clone(), CardShare::from(*share));
-            shares.insert(name.clone(), cards.iter().map(of_card).collect());
+    pub fn shares(&self) -> BTreeMap<String, GpuShares> {
+        let mut shares: BTreeMap<String, GpuShares> = BTreeMap::new();
+        for (name, gpus) in &self.containers {
+            let of_gpu = |(gpu, share): (&GpuId, &Share)| (gpu.clone(), GpuShare::from(*share));
+            shares.insert(name.clone(), gpus.iter().map(of_gpu).collect());
         }
         shares
     }
 
-    /// The units that containers may grow to on all their cards together, where that is more than they request. Of
+    /// The units that containers may grow to on all their GPUs together, where that is more than they request. Of
     /// several values for one container, which Bind never writes, the smallest.
     pub fn limits(&self) -> BTreeMap<String, Units> {
         let mut limits = BTreeMap::new();
-        for (name, cards) in &self.containers {
-            if let Some(limit) = cards.values().filter_map(|share| share.limit()).min() {
+        for (name, gpus) in &self.containers {
+            if let Some(limit) = gpus.values().filter_map(|share| share.limit()).min() {
                 limits.insert(name.clone(), limit);
             }
         }
@@ -170,12 +169,12 @@ impl Claim {
         json::write(self)
     }
 
-    /// Reads the annotation of a pod whose containers request `shares` shares of cards in all. A text that is longer
+    /// Reads the annotation of a pod whose containers request `shares` shares of GPUs in all. A text that is longer
     /// than any that Bind writes for this number of shares is refused without parsing it.
     ///
     /// # Errors
     ///
-    /// If the text is too long, not of the schema, or names a container or a card twice.
+    /// If the text is too long, not of the schema, or names a container or a GPU twice.
     ///
     /// # Examples
     ///

@@ -1,35 +1,35 @@
-//! Node annotation `cordoned-gpus`, the operator's: the UUIDs of cards that take no new pods, with commas between them.
+//! Node annotation `cordoned-gpus`, the operator's: the UUIDs of GPUs that take no new pods, with commas between them.
 //!
-//! A card stays the same under its UUID, while the index of another may become its own when the node boots.
+//! A GPU stays the same under its UUID, while the index of another may become its own when the node boots.
 
 use std::collections::BTreeSet;
 
-use placement::units::CardId;
+use placement::units::GpuId;
 
-use crate::cards::MAX_NAME;
+use crate::gpus::MAX_NAME;
 
-/// The most cards that are read: those of a node, and many that were replaced.
-pub const MAX_CARDS: usize = 1024;
+/// The most GPUs that are read: those of a node, and many that were replaced.
+pub const MAX_GPUS: usize = 1024;
 
-/// The cards of an annotation. Blanks around a UUID do not count; what is longer than any UUID is left out.
+/// The GPUs of an annotation. Blanks around a UUID do not count; what is longer than any UUID is left out.
 ///
 /// # Examples
 ///
 /// ```
-/// let cards = api::cordoned::parse("GPU-b, GPU-a,");
+/// let GPUs = api::cordoned::parse("GPU-b, GPU-a,");
 /// assert_eq!(api::cordoned::text(&cards).as_deref(), Some("GPU-a,GPU-b"));
 /// assert_eq!(api::cordoned::text(&api::cordoned::parse(" ")), None);
 /// ```
 #[must_use]
-pub fn parse(text: &str) -> BTreeSet<CardId> {
+pub fn parse(text: &str) -> BTreeSet<GpuId> {
     let is_name = |name: &&str| !name.is_empty() && name.len() <= MAX_NAME;
-    text.split(',').map(str::trim).filter(is_name).take(MAX_CARDS).map(CardId::from).collect()
+    text.split(',').map(str::trim).filter(is_name).take(MAX_GPUS).map(GpuId::from).collect()
 }
 
-/// As it is in the annotation; `None`, for no annotation, if there is no card.
+/// As it is in the annotation; `None`, for no annotation, if there is no GPU.
 #[must_use]
-pub fn text(cards: &BTreeSet<CardId>) -> Option<String> {
-    let names: Vec<&str> = cards.iter().map(CardId::as_str).collect();
+pub fn text(gpus: &BTreeSet<GpuId>) -> Option<String> {
+    let names: Vec<&str> = gpus.iter().map(GpuId::as_str).collect();
     if names.is_empty() { None } else { Some(names.join(",")) }
 }
 
@@ -40,10 +40,10 @@ mod tests {
     #[test]
     fn what_is_no_uuid_is_left_out_and_the_others_stay() {
         let long = "x".repeat(MAX_NAME + 1);
-        let cards = parse(&format!(",, GPU-a ,{long},GPU-b,GPU-a"));
-        assert_eq!(cards, ["GPU-a", "GPU-b"].map(CardId::from).into());
-        assert_eq!(parse(&text(&cards).unwrap()), cards);
-        let many: Vec<String> = (0..2 * MAX_CARDS).map(|card| card.to_string()).collect();
-        assert_eq!(parse(&many.join(",")).len(), MAX_CARDS);
+        let gpus = parse(&format!(",, GPU-a ,{long},GPU-b,GPU-a"));
+        assert_eq!(gpus, ["GPU-a", "GPU-b"].map(GpuId::from).into());
+        assert_eq!(parse(&text(&gpus).unwrap()), gpus);
+        let many: Vec<String> = (0..2 * MAX_GPUS).map(|gpu| gpu.to_string()).collect();
+        assert_eq!(parse(&many.join(",")).len(), MAX_GPUS);
     }
 }

@@ -41,10 +41,11 @@ pub struct Decided {
     /// The node that it is on; absent if it has none, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Indexes of the cards that it is charged for on that node; empty if it has none.
+    /// Indexes of the GPUs that it is charged for on that node; empty if it has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cards: Vec<u32>,
-    /// What it asks of cards; absent if it asks for none.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<u32>,
+    /// What it asks of GPUs; absent if it asks for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asks: Option<Asks>,
     /// Why no node may take the pod, with the values: its GPU request cannot be read, or no node can ever fulfil it.
@@ -84,17 +85,17 @@ pub struct Workload {
     pub name: String,
 }
 
-/// What a pod asks of cards.
+/// What a pod asks of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Asks {
-    /// Units on one card; of several cards the most.
+    /// Units on one GPU; of several GPUs the most.
     pub units: u32,
-    /// How many cards.
+    /// How many GPUs.
     pub count: u32,
-    /// Percent of a card's compute; 0 if it asks for none.
+    /// Percent of a GPU's compute; 0 if it asks for none.
     pub cores: u32,
-    /// Whether it asks for whole cards.
+    /// Whether it asks for whole GPUs.
     pub exclusive: bool,
 }
 
@@ -120,8 +121,9 @@ pub struct ScoredNode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Nearest {
-    /// No card fits; this one has most free units.
-    Card {
+    /// No GPU fits; this one has most free units.
+    #[serde(rename = "card")]
+    Gpu {
         /// Its node.
         node: String,
         /// Its index.
@@ -132,11 +134,12 @@ pub enum Nearest {
         #[serde(default, skip_serializing_if = "Lack::is_units")]
         lack: Lack,
     },
-    /// Too few cards of one node fit; this node has most that do.
-    Cards {
+    /// Too few GPUs of one node fit; this node has most that do.
+    #[serde(rename = "cards")]
+    Gpus {
         /// The node.
         node: String,
-        /// How many of its cards fit.
+        /// How many of its GPUs fit.
         fit: u32,
         /// What the others lack.
         #[serde(default, skip_serializing_if = "Lack::is_units")]
@@ -155,16 +158,16 @@ pub enum Nearest {
     },
 }
 
-/// What a card lacks to fit a pod.
+/// What a GPU lacks to fit a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lack {
     /// Free units.
     #[default]
     Units,
-    /// That no pod is on it: the pod asks for whole cards.
+    /// That no pod is on it: the pod asks for whole GPUs.
     Empty,
-    /// Nothing by itself: the free units of its node are needed for pods that have no card yet.
+    /// Nothing by itself: the free units of its node are needed for pods that have no GPU yet.
     Unplaced,
     /// A reason of a newer writer.
     #[serde(other)]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cards::Closed;
+use crate::gpus::Closed;
 
 /// A request to explain a pod, by its name. Instead, a body may have the Pod itself under `Pod`, as kube-scheduler
 /// sends it to Filter, and names of nodes under `NodeNames`.
@@ -115,9 +115,9 @@ pub struct Node {
     /// Its name.
     pub name: String,
     /// Whether the extender knows the node. A node that it does not know is accepted by load, scores 0 and has no
-    /// cards.
+    /// GPUs.
     pub known: bool,
-    /// Whether the node may take the pod, by load and by cards.
+    /// Whether the node may take the pod, by load and by GPUs.
     pub accepted: bool,
     /// Whether the node may take the pod although it is over a limit: every node is over a limit, this is one of the
     /// least loaded, and limits are soft or the pod has waited long enough.
@@ -125,21 +125,23 @@ pub struct Node {
     pub passes_over_limit: bool,
     /// Why it may not, or which limits it is over: the constant texts that Filter returns, one for each cause.
     pub reasons: Vec<String>,
-    /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by cards; for another pod the score by load,
-    /// less the part that `costToCards` takes.
+    /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by GPUs; for another pod the score by load,
+    /// less the part that `costToGpus` takes.
     pub score: u8,
     /// The score that Prioritize returns: 0 to the policy's scale, 0 to 100 for GPU pods.
     pub extender_score: i64,
     /// The decision by the node's load; absent if the node is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<Load>,
-    /// What a pod without a GPU request makes useless of the node's cards by the CPU that it takes, beyond what it
-    /// would on the node where that is least, in millionths of a card; absent if that is 0.
+    /// What a pod without a GPU request makes useless of the node's GPUs by the CPU that it takes, beyond what it
+    /// would on the node where that is least, in millionths of a GPU; absent if that is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost_to_cards: Option<i64>,
-    /// The decision by its cards; absent if the pod requests no GPU memory.
+    #[serde(rename = "costToCards")]
+    pub cost_to_gpus: Option<i64>,
+    /// The decision by its GPUs; absent if the pod requests no GPU memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cards: Option<Cards>,
+    #[serde(rename = "cards")]
+    pub gpus: Option<Gpus>,
 }
 
 /// The decision by a node's load.
@@ -272,30 +274,31 @@ pub enum ReadingStatus {
     NotFetched,
 }
 
-/// The decision by a node's cards.
+/// The decision by a node's GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Cards {
-    /// Units that the pod requests on one card; of several cards the most.
+pub struct Gpus {
+    /// Units that the pod requests on one GPU; of several GPUs the most.
     pub asked: u32,
-    /// Percent of that card's compute that it requests.
+    /// Percent of that GPU's compute that it requests.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub asked_cores: u32,
-    /// Whether it requests exclusive cards.
+    /// Whether it requests exclusive GPUs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
-    /// How many cards it requests.
+    /// How many GPUs it requests.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u32,
-    /// Indexes of the cards that Bind would choose; empty if too few fit.
+    /// Indexes of the GPUs that Bind would choose; empty if too few fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chosen: Vec<u32>,
-    /// The cards by index; empty if the node reports none.
-    pub cards: Vec<Card>,
-    /// 0 to 100: how full the chosen cards are with the pod, or how empty if pods are spread. If nodes are compared by
+    /// The GPUs by index; empty if the node reports none.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<Gpu>,
+    /// 0 to 100: how full the chosen GPUs are with the pod, or how empty if pods are spread. If nodes are compared by
     /// cost, it follows from this node's rank: 100, 50, 25 and so on.
     pub score: u8,
-    /// The part of a card that the placement makes useless for future pods, in millionths; absent if nodes are not
+    /// The part of a GPU that the placement makes useless for future pods, in millionths; absent if nodes are not
     /// compared by cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<i64>,
@@ -304,10 +307,10 @@ pub struct Cards {
     pub free_cpu: Option<f64>,
 }
 
-/// One card, and whether the pod fits on it.
+/// One GPU, and whether the pod fits on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Card {
+pub struct Gpu {
     /// Its index.
     pub index: u32,
     /// Its UUID.
@@ -321,8 +324,8 @@ pub struct Card {
     /// Percent of its compute that is charged to no pod.
     pub free_cores: u32,
     /// Whether the pod fits on it.
-    pub outcome: CardOutcome,
-    /// Why the card takes no new pods, by its node's report; absent if it takes some.
+    pub outcome: GpuOutcome,
+    /// Why the GPU takes no new pods, by its node's report; absent if it takes some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
     /// What pods are charged, by UID.
@@ -330,17 +333,17 @@ pub struct Card {
     pub charges: Vec<Charge>,
 }
 
-/// What one pod is charged on a card.
+/// What one pod is charged on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Charge {
     /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
     pub pod: String,
     /// Its units.
     pub units: u32,
-    /// Percent of the card's compute.
+    /// Percent of the GPU's compute.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cores: u32,
-    /// Why it counts on this card.
+    /// Why it counts on this GPU.
     pub basis: Basis,
 }
 
@@ -356,37 +359,37 @@ fn is_one(number: &u32) -> bool {
     *number == 1
 }
 
-/// Why a pod counts on a card.
+/// Why a pod counts on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
     /// The kubelet's records place it there.
     Recorded,
-    /// Bind chose the card; the kubelet's records do not place the pod yet.
+    /// Bind chose the GPU; the kubelet's records do not place the pod yet.
     Chosen,
-    /// Its claim names the card, or did; the kubelet's records do not place the pod yet.
+    /// Its claim names the GPU, or did; the kubelet's records do not place the pod yet.
     Claimed,
-    /// Its card is unknown: it counts on every card of the node.
+    /// Its GPU is unknown: it counts on every GPU of the node.
     UnknownPlace,
-    /// Its claim names another card, and nothing else is known of the pod: it counts on every card of the node.
+    /// Its claim names another GPU, and nothing else is known of the pod: it counts on every GPU of the node.
     UnprovenClaim,
-    /// It holds nothing yet: pods were evicted for it, and the card is kept for it.
+    /// It holds nothing yet: pods were evicted for it, and the GPU is kept for it.
     Nominated,
     /// Unmanaged: memory in use beyond what pods hold.
     Unmanaged,
 }
 
-/// Whether a pod fits on a card.
+/// Whether a pod fits on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum CardOutcome {
+pub enum GpuOutcome {
     /// It fits.
     Fits,
     /// Too few units are free.
     TooLittleFree,
-    /// The card is reported unhealthy.
+    /// The GPU is reported unhealthy.
     Unhealthy,
-    /// The card takes no new pods: `closed` says why.
+    /// The GPU takes no new pods: `closed` says why.
     Closed,
     /// The node cannot enforce the isolation that the pod requires, or does not report that it can.
     WeakIsolation,
@@ -394,12 +397,12 @@ pub enum CardOutcome {
     NotAccepted,
     /// Too little of its compute is free.
     TooFewCores,
-    /// The pod requests the card exclusively, and another pod is on it.
+    /// The pod requests the GPU exclusively, and another pod is on it.
     InUse,
-    /// The pod would take more of the card than its units are of it, without a right to that.
+    /// The pod would take more of the GPU than its units are of it, without a right to that.
     BeyondUnits,
-    /// The pod shares cards by NVIDIA's MPS and pods on the card do not, or the other way round.
+    /// The pod shares GPUs by NVIDIA's MPS and pods on the GPU do not, or the other way round.
     OtherSharing,
-    /// The card does not serve as many more clients of MPS.
+    /// The GPU does not serve as many more clients of MPS.
     TooManyClients,
 }

@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Nodes with their cards and the pods on them.
+/// Nodes with their GPUs and the pods on them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Inspected {
-    /// Nodes that report cards, by name.
+    /// Nodes that report GPUs, by name.
     pub nodes: Vec<Node>,
     /// Why the request failed; absent if it did not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -18,17 +18,17 @@ pub struct Inspected {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Units of all its cards.
+    /// Units of all its GPUs.
     #[serde(rename = "totalGPU")]
     pub total: u64,
     /// Units that pods hold.
     #[serde(rename = "usedGPU")]
     pub used: u64,
-    /// Its cards, by index.
+    /// Its GPUs, by index.
     pub devs: Vec<Device>,
 }
 
-/// One card.
+/// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
     /// Its index.
@@ -46,14 +46,14 @@ pub struct Device {
     pub unhealthy: bool,
 }
 
-/// A pod on a card.
+/// A pod on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pod {
     /// Its name, or its UID if only the node's report shows the pod.
     pub name: String,
     /// Its namespace; empty if only the node's report shows the pod.
     pub namespace: String,
-    /// Units that it holds on this card.
+    /// Units that it holds on this GPU.
     #[serde(rename = "usedGPU")]
     pub used: u32,
 }

@@ -7,7 +7,7 @@
 //! annotation costs bounded time and memory, even if a user wrote it. The types have no placement rules: `cluster` and
 //! the device plugin convert them to `placement`'s own types.
 //!
-//! * [`cards`]: node annotation `gpu-cards`.
+//! * [`gpus`]: node annotation `gpu-cards`.
 //! * [`cordoned`]: node annotation `cordoned-gpus`, a list and no JSON.
 //! * [`share`]: node annotation `gpu-share`.
 //! * [`claim`]: pod annotation `gpu-claim`.
@@ -32,12 +32,12 @@
 
 pub mod allocation;
 pub mod capacity;
-pub mod cards;
 pub mod claim;
 pub mod cordoned;
 pub mod decisions;
 pub mod expected_use;
 pub mod explain;
+pub mod gpus;
 pub mod health;
 pub mod inspect;
 mod json;

@@ -1,4 +1,4 @@
-//! The answer of `GET /v1/moves`: which pods to move so that a shape finds cards on one node.
+//! The answer of `GET /v1/moves`: which pods to move so that a shape finds GPUs on one node.
 
 use jiff::Timestamp;
 pub use placement::moves::StayReason;
@@ -21,19 +21,20 @@ pub struct Moves {
     /// What makes room; absent if no moves do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposal: Option<Proposal>,
-    /// Nodes of which the pods were looked at, those with the fewest pods on the cards first.
+    /// Nodes of which the pods were looked at, those with the fewest pods on the GPUs first.
     pub nodes: u32,
     /// The pods of these nodes that are not moved, counted by the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub staying: Vec<Staying>,
 }
 
-/// Cards of one node.
+/// GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
-    /// How many cards.
-    pub cards: u32,
+    /// How many GPUs.
+    #[serde(rename = "cards")]
+    pub gpus: u32,
     /// Units of each.
     pub units: u32,
     /// The priority of the pod that needs the room; absent: any pods may be moved for it.
@@ -47,8 +48,9 @@ pub struct Shape {
 pub struct Proposal {
     /// The node that has room then.
     pub node: String,
-    /// The indices of the cards there.
-    pub cards: Vec<u32>,
+    /// The indices of the GPUs there.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<u32>,
     /// The pods to move; none where there is room as it is.
     pub moves: Vec<Move>,
 }
@@ -65,14 +67,16 @@ pub struct Move {
     pub workload: String,
     /// Its priority.
     pub priority: i32,
-    /// Its units on all its cards.
+    /// Its units on all its GPUs.
     pub units: u32,
-    /// The indices of its cards.
-    pub from_cards: Vec<u32>,
-    /// The node that its successor fits: another, or the same with other cards.
+    /// The indices of its GPUs.
+    #[serde(rename = "fromCards")]
+    pub from_gpus: Vec<u32>,
+    /// The node that its successor fits: another, or the same with other GPUs.
     pub to: String,
-    /// The indices of the cards there.
-    pub to_cards: Vec<u32>,
+    /// The indices of the GPUs there.
+    #[serde(rename = "toCards")]
+    pub to_gpus: Vec<u32>,
 }
 
 /// Pods that are not moved.

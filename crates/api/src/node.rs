@@ -1,11 +1,11 @@
-//! The answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`: everything about one node, and the cards of all.
+//! The answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`: everything about one node, and the GPUs of all.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cards::Closed;
 use crate::explain::{Basis, Load};
+use crate::gpus::Closed;
 use crate::state::Replica;
 
 /// What the extender knows of one node.
@@ -39,35 +39,37 @@ pub struct NodeDetail {
     /// Whether it takes no GPU pods of some or all namespaces for a while, because its kubelet refused several.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backed_off: bool,
-    /// Its cards, by index.
-    pub cards: Vec<Card>,
+    /// Its GPUs, by index.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<Gpu>,
 }
 
-/// The cards of all nodes.
+/// The GPUs of all nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct AllCards {
+pub struct AllGpus {
     /// When the answer was made, RFC 3339.
     #[schemars(with = "String")]
     pub time: Timestamp,
     /// The replica that it is from.
     pub replica: Replica,
-    /// The nodes that report cards, by name.
-    pub nodes: Vec<NodeCards>,
+    /// The nodes that report GPUs, by name.
+    pub nodes: Vec<NodeGpus>,
 }
 
-/// The cards of one node.
+/// The GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NodeCards {
+pub struct NodeGpus {
     /// The node's name.
     pub name: String,
-    /// Its cards, by index.
-    pub cards: Vec<Card>,
+    /// Its GPUs, by index.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<Gpu>,
 }
 
-/// One card, and what is charged on it.
+/// One GPU, and what is charged on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Card {
+pub struct Gpu {
     /// Its index on the node.
     pub index: u32,
     /// Its UUID.
@@ -103,7 +105,7 @@ pub struct Card {
     pub charges: Vec<Charge>,
 }
 
-/// How the pods on a card share it.
+/// How the pods on a GPU share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
@@ -118,7 +120,7 @@ pub enum Sharing {
     Other,
 }
 
-/// What one pod is charged on a card.
+/// What one pod is charged on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Charge {
     /// The pod's namespace; empty if only the node's report shows the pod, and for memory that belongs to no pod.
@@ -127,8 +129,8 @@ pub struct Charge {
     pub name: String,
     /// Its units.
     pub units: u32,
-    /// Percent of the card's compute.
+    /// Percent of the GPU's compute.
     pub cores: u32,
-    /// Why it counts on this card.
+    /// Why it counts on this GPU.
     pub basis: Basis,
 }

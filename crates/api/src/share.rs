@@ -1,35 +1,36 @@
-//! The node annotation `gpu-share`: what is allocated and used on each card, for dashboards and users.
+//! The node annotation `gpu-share`: what is allocated and used on each GPU, for dashboards and users.
 //!
 //! A value that is not known is absent, never 0.
 
 use jiff::Timestamp;
-use placement::units::{CardId, MiB, Units};
+use placement::units::{GpuId, MiB, Units};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cards::MAX_CARDS;
+use crate::gpus::MAX_GPUS;
 use crate::json::{self, JsonError};
 
-/// The most bytes of the text. 64 cards take some 10 KiB.
+/// The most bytes of the text. 64 GPUs take some 10 KiB.
 pub const MAX_TEXT: usize = 32 << 10;
 
-/// A node's cards at one time.
+/// A node's GPUs at one time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeShare {
     /// The time of these values, RFC 3339.
     pub time: Timestamp,
-    /// The cards, by index.
-    #[schemars(length(max = MAX_CARDS))]
-    pub cards: Vec<CardShare>,
+    /// The GPUs, by index.
+    #[schemars(length(max = MAX_GPUS))]
+    #[serde(rename = "cards")]
+    pub gpus: Vec<GpuShare>,
 }
 
-/// One card's allocation and use.
+/// One GPU's allocation and use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct CardShare {
+pub struct GpuShare {
     /// NVML's UUID.
     #[schemars(with = "String")]
-    pub uuid: CardId,
+    pub uuid: GpuId,
     /// The units that pods can request.
     #[schemars(with = "u32")]
     pub units: Units,
@@ -40,7 +41,7 @@ pub struct CardShare {
     #[serde(rename = "usedMiB", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<u64>")]
     pub used: Option<MiB>,
-    /// The measured part of the time in which the card was busy, 0 to 1.
+    /// The measured part of the time in which the GPU was busy, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
 }

@@ -1,14 +1,14 @@
-//! The answer of `GET /v1/state[?since=VERSION]`: the load of every node and every card, by columns.
+//! The answer of `GET /v1/state[?since=VERSION]`: the load of every node and every GPU, by columns.
 //!
 //! A column has one value for each row, so that a name is written once and equal values lie side by side: 5,000 nodes
-//! with 40,000 cards take less than 200 kB with gzip. The answer has all nodes, or with `since` those that have
+//! with 40,000 GPUs take less than 200 kB with gzip. The answer has all nodes, or with `since` those that have
 //! changed.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// All nodes and cards, or those that have changed since an earlier answer.
+/// All nodes and GPUs, or those that have changed since an earlier answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
@@ -28,14 +28,15 @@ pub struct State {
     /// The policy's node pools, whose nodes have limits of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<Pool>,
-    /// The models that `cards.model` names by their position here.
+    /// The models that `gpus.model` names by their position here.
     pub models: Vec<String>,
     /// The zones that `nodes.zone` names by their position here.
     pub zones: Vec<String>,
     /// Nodes by name.
     pub nodes: Nodes,
-    /// The cards of these nodes: those of the first node, of the second, and so on.
-    pub cards: Cards,
+    /// The GPUs of these nodes: those of the first node, of the second, and so on.
+    #[serde(rename = "cards")]
+    pub gpus: Gpus,
     /// Nodes that are gone since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
@@ -49,12 +50,12 @@ pub struct Replica {
     pub name: String,
     /// The program's version.
     pub program: String,
-    /// Whether it leads. Another one does not know which cards are set aside for pods that are being bound.
+    /// Whether it leads. Another one does not know which GPUs are set aside for pods that are being bound.
     pub leads: bool,
     /// The replica that leads, where another does; absent if none does, or that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// Whether all nodes and pods were listed since it started. Before that, cards may look emptier than they are.
+    /// Whether all nodes and pods were listed since it started. Before that, GPUs may look emptier than they are.
     pub complete: bool,
 }
 
@@ -107,18 +108,19 @@ pub struct Nodes {
     /// The node's pool, by its position in `pools`; `null` for a node of none. Empty without pools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pool: Vec<Option<u32>>,
-    /// How many cards.
-    pub cards: Vec<u32>,
-    /// Units that pods hold and that are on no card yet.
+    /// How many GPUs.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<u32>,
+    /// Units that pods hold and that are on no GPU yet.
     pub unplaced: Vec<u32>,
     /// Whether the node takes no GPU pods for a while, because its kubelet refused several.
     pub backed_off: Vec<bool>,
 }
 
-/// Cards, by columns.
+/// GPUs, by columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Cards {
+pub struct Gpus {
     /// The index on the node.
     pub index: Vec<u32>,
     /// The model, by its position in `models`.
@@ -135,8 +137,8 @@ pub struct Cards {
     pub memory: Vec<u64>,
     /// Percent of the memory that is in use, as last measured, as an even number; `null` if it is not measured.
     pub used: Vec<Option<u8>>,
-    /// Positions in these columns of the cards that are reported unhealthy.
+    /// Positions in these columns of the GPUs that are reported unhealthy.
     pub unhealthy: Vec<u32>,
-    /// Positions in these columns of the healthy cards that take no new pods.
+    /// Positions in these columns of the healthy GPUs that take no new pods.
     pub closed: Vec<u32>,
 }

@@ -1,16 +1,16 @@
-//! The border between the JSON of `api` and placement's cards and claims.
+//! The border between the JSON of `api` and placement's GPUs and claims.
 
 use std::collections::BTreeMap;
 
 use api::JsonError;
 use api::allocation::Allocation;
-use api::cards::{Cards, CardsError, MAX_CARDS};
 use api::claim::Share;
+use api::gpus::{Gpus, GpusError, MAX_GPUS};
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Card, CardIsolation, CardShare, CardUse, Choice, Claim, Closed, ContainerKind,
-    ContainerRequest, GpuRequest, Isolation, MeasuredCard, MeasuredMemory, Reservation,
+    Choice, Claim, Closed, ContainerKind, ContainerRequest, Gpu, GpuIsolation, GpuRequest,
+    GpuShare, GpuUse, Isolation, MeasuredGpu, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
 use placement::units::Units;
@@ -28,102 +28,102 @@ pub enum ClaimError {
     NoClaim(#[from] placement::gpu::ClaimError),
 }
 
-/// Reads a node's cards. `isolation` is the mode of the Node's own annotation, which is in force for pods that require
-/// none. An older device plugin reports none for each card: then it is the strongest that is known, too.
-pub(crate) fn cards(text: &str, isolation: Option<Isolation>) -> Result<Vec<Card>, CardsError> {
-    let cards = Cards::from_json(text)?.0;
-    Ok(cards.into_iter().map(|card| read_card(card, isolation)).collect())
+/// Reads a node's GPUs. `isolation` is the mode of the Node's own annotation, which is in force for pods that require
+/// none. An older device plugin reports none for each GPU: then it is the strongest that is known, too.
+pub(crate) fn gpus(text: &str, isolation: Option<Isolation>) -> Result<Vec<Gpu>, GpusError> {
+    let gpus = Gpus::from_json(text)?.0;
+    Ok(gpus.into_iter().map(|gpu| read_gpu(gpu, isolation)).collect())
 }
 
-fn read_card(card: api::cards::Card, isolation_of_node: Option<Isolation>) -> Card {
-    Card {
-        uuid: card.uuid,
-        index: card.index,
-        model: card.model.into(),
-        memory: card.memory,
-        units: card.units,
-        numa_node: card.numa_node,
-        healthy: card.healthy,
-        closed: card.closed.map(closed),
-        isolation: CardIsolation {
-            strongest: card.isolation.map_or(isolation_of_node, enforced),
+fn read_gpu(gpu: api::gpus::Gpu, isolation_of_node: Option<Isolation>) -> Gpu {
+    Gpu {
+        uuid: gpu.uuid,
+        index: gpu.index,
+        model: gpu.model.into(),
+        memory: gpu.memory,
+        units: gpu.units,
+        numa_node: gpu.numa_node,
+        healthy: gpu.healthy,
+        closed: gpu.closed.map(closed),
+        isolation: GpuIsolation {
+            strongest: gpu.isolation.map_or(isolation_of_node, enforced),
             minimum: isolation_of_node.unwrap_or_default(),
-            mps_clients: card.mps_clients,
-            drains_clients: card.mps_drain.unwrap_or(false),
+            mps_clients: gpu.mps_clients,
+            drains_clients: gpu.mps_drain.unwrap_or(false),
         },
-        outside_mps: card.outside_mps,
-        pods: card.pods,
+        outside_mps: gpu.outside_mps,
+        pods: gpu.pods,
     }
 }
 
-fn closed(why: api::cards::Closed) -> Closed {
+fn closed(why: api::gpus::Closed) -> Closed {
     match why {
-        api::cards::Closed::Isolation => Closed::Isolation,
-        api::cards::Closed::Cdi => Closed::Cdi,
-        api::cards::Closed::CdiFolder => Closed::CdiFolder,
-        api::cards::Closed::ComputeMode => Closed::ComputeMode,
-        api::cards::Closed::Context => Closed::Context,
-        api::cards::Closed::Dra => Closed::Dra,
-        api::cards::Closed::Plugin => Closed::Plugin,
-        api::cards::Closed::Other => Closed::Other,
+        api::gpus::Closed::Isolation => Closed::Isolation,
+        api::gpus::Closed::Cdi => Closed::Cdi,
+        api::gpus::Closed::CdiFolder => Closed::CdiFolder,
+        api::gpus::Closed::ComputeMode => Closed::ComputeMode,
+        api::gpus::Closed::Context => Closed::Context,
+        api::gpus::Closed::Dra => Closed::Dra,
+        api::gpus::Closed::Plugin => Closed::Plugin,
+        api::gpus::Closed::Other => Closed::Other,
     }
 }
 
-/// The word of the annotation for why a card takes no new pods.
+/// The word of the annotation for why a GPU takes no new pods.
 #[must_use]
-pub fn wire_closed(why: Closed) -> api::cards::Closed {
+pub fn wire_closed(why: Closed) -> api::gpus::Closed {
     match why {
-        Closed::Isolation => api::cards::Closed::Isolation,
-        Closed::Cdi => api::cards::Closed::Cdi,
-        Closed::CdiFolder => api::cards::Closed::CdiFolder,
-        Closed::ComputeMode => api::cards::Closed::ComputeMode,
-        Closed::Context => api::cards::Closed::Context,
-        Closed::Dra => api::cards::Closed::Dra,
-        Closed::Plugin => api::cards::Closed::Plugin,
-        Closed::Other => api::cards::Closed::Other,
+        Closed::Isolation => api::gpus::Closed::Isolation,
+        Closed::Cdi => api::gpus::Closed::Cdi,
+        Closed::CdiFolder => api::gpus::Closed::CdiFolder,
+        Closed::ComputeMode => api::gpus::Closed::ComputeMode,
+        Closed::Context => api::gpus::Closed::Context,
+        Closed::Dra => api::gpus::Closed::Dra,
+        Closed::Plugin => api::gpus::Closed::Plugin,
+        Closed::Other => api::gpus::Closed::Other,
     }
 }
 
-fn enforced(isolation: api::cards::Isolation) -> Option<Isolation> {
+fn enforced(isolation: api::gpus::Isolation) -> Option<Isolation> {
     match isolation {
-        api::cards::Isolation::None => Some(Isolation::None),
-        api::cards::Isolation::Mps => Some(Isolation::Mps),
-        api::cards::Isolation::Driver => Some(Isolation::Driver),
-        api::cards::Isolation::Other => None,
+        api::gpus::Isolation::None => Some(Isolation::None),
+        api::gpus::Isolation::Mps => Some(Isolation::Mps),
+        api::gpus::Isolation::Driver => Some(Isolation::Driver),
+        api::gpus::Isolation::Other => None,
     }
 }
 
-/// Reads what is in use on a node's cards.
+/// Reads what is in use on a node's GPUs.
 pub(crate) fn measured(text: &str) -> Option<MeasuredMemory> {
-    let NodeShare { time, cards } = NodeShare::from_json(text).ok()?;
-    let measured = |card: api::share::CardShare| {
-        Some(MeasuredCard { uuid: card.uuid, used: card.used?, held: card.allocated })
+    let NodeShare { time, gpus } = NodeShare::from_json(text).ok()?;
+    let measured = |gpu: api::share::GpuShare| {
+        Some(MeasuredGpu { uuid: gpu.uuid, used: gpu.used?, held: gpu.allocated })
     };
-    Some(MeasuredMemory { at: time, cards: cards.into_iter().filter_map(measured).collect() })
+    Some(MeasuredMemory { at: time, gpus: gpus.into_iter().filter_map(measured).collect() })
 }
 
 /// The request of a bound pod as its claim has it; `None` where that is no claim of a pod with these units.
 pub(crate) fn as_claimed(text: &str, request: &GpuRequest) -> Option<GpuRequest> {
-    let shares = request.containers().len() * MAX_CARDS;
+    let shares = request.containers().len() * MAX_GPUS;
     let claim = api::claim::Claim::from_json(text, shares).ok()?;
     let claimed = claim.shares();
     let limits = claim.limits();
-    let on_a_node = claimed.values().all(|shares| shares.len() <= MAX_CARDS);
+    let on_a_node = claimed.values().all(|shares| shares.len() <= MAX_GPUS);
     on_a_node.then(|| request.as_claimed(&claimed, &limits))?
 }
 
 /// What the claim of a bound pod gives each of its containers, as a request; `None` where it is no claim. For a pod
 /// whose spec cannot be read: all of its containers count as if they ran together.
 pub(crate) fn request_of_claim(text: &str) -> Option<GpuRequest> {
-    let claim = api::claim::Claim::from_json(text, MAX_CARDS * MAX_CARDS).ok()?;
+    let claim = api::claim::Claim::from_json(text, MAX_GPUS * MAX_GPUS).ok()?;
     let limits = claim.limits();
     let mut containers = Vec::new();
     for (position, (name, shares)) in claim.shares().into_iter().enumerate() {
-        let CardShare { cores, exclusive, .. } = *shares.values().next()?;
+        let GpuShare { cores, exclusive, .. } = *shares.values().next()?;
         let units = shares.values().map(|share| share.units).sum();
         let limit = limits.get(&name).copied();
-        let card_use = CardUse {
-            cards: u32::try_from(shares.len()).ok()?,
+        let gpu_use = GpuUse {
+            gpus: u32::try_from(shares.len()).ok()?,
             exclusive,
             cores,
             limit,
@@ -134,7 +134,7 @@ pub(crate) fn request_of_claim(text: &str) -> Option<GpuRequest> {
             kind: ContainerKind::App,
             position,
             units,
-            card_use,
+            gpu_use,
         });
     }
     GpuRequest::new(containers).ok()?
@@ -142,12 +142,12 @@ pub(crate) fn request_of_claim(text: &str) -> Option<GpuRequest> {
 
 /// Reads a pod's claim, and checks it against the pod's spec.
 pub(crate) fn claim(text: &str, request: &GpuRequest) -> Result<Claim, ClaimError> {
-    let shares = request.containers().iter().map(|ask| ask.card_use.cards as usize).sum();
+    let shares = request.containers().iter().map(|ask| ask.gpu_use.gpus as usize).sum();
     let claimed = api::claim::Claim::from_json(text, shares).map_err(ClaimError::Unreadable)?;
     Ok(Claim::checked(request, &claimed.shares())?)
 }
 
-/// The pod annotations that Bind writes: our claim, and those that Aliyun's tools read. `at`: when the card was chosen.
+/// The pod annotations that Bind writes: our claim, and those that Aliyun's tools read. `at`: when the GPU was chosen.
 #[must_use]
 pub fn claim_annotations(
     names: &Names,
@@ -175,7 +175,7 @@ pub fn claim_annotations(
 /// its kubelet can report nothing of it, nor can anything evict or preempt it.
 pub const MAX_ANNOTATION_BYTES: usize = (256 - 64) << 10;
 
-/// The most bytes of keys and values that [`claim_annotations`] has for this request, whatever the cards.
+/// The most bytes of keys and values that [`claim_annotations`] has for this request, whatever the GPUs.
 pub(crate) fn most_claim_bytes(names: &Names, request: &GpuRequest) -> usize {
     let mut bytes: usize = written_keys(names).iter().map(String::len).sum();
     // An index, two numbers of units, `false`, and a time in nanoseconds; the braces of both objects.
@@ -183,7 +183,7 @@ pub(crate) fn most_claim_bytes(names: &Names, request: &GpuRequest) -> usize {
     let share = api::claim::MAX_SHARE + api::allocation::MAX_SHARE;
     for ask in request.containers() {
         bytes += ask.name.len() + api::allocation::MAX_CONTAINER;
-        bytes += share * ask.card_use.cards as usize;
+        bytes += share * ask.gpu_use.gpus as usize;
     }
     bytes
 }
@@ -208,31 +208,31 @@ pub fn no_claim(names: &Names) -> Annotations {
     [(names.claim(), none.to_json())].into()
 }
 
-/// Aliyun's tools know one card a pod by these annotations, and several by the allocation.
+/// Aliyun's tools know one GPU a pod by these annotations, and several by the allocation.
 fn units_of_first(choice: &Choice) -> Units {
-    let first = choice.cards.iter().min_by_key(|card| card.index);
-    first.map_or(Units::ZERO, |card| card.units)
+    let first = choice.gpus.iter().min_by_key(|gpu| gpu.index);
+    first.map_or(Units::ZERO, |gpu| gpu.units)
 }
 
 fn wire(claim: &Claim) -> api::claim::Claim {
     let mut containers = BTreeMap::new();
     for (name, shares) in claim.containers() {
         let limit = claim.limit_of(name);
-        let cards =
-            shares.iter().map(|(card, share)| (card.clone(), Share::new(*share, limit))).collect();
-        containers.insert(name.clone(), cards);
+        let gpus =
+            shares.iter().map(|(gpu, share)| (gpu.clone(), Share::new(*share, limit))).collect();
+        containers.insert(name.clone(), gpus);
     }
     api::claim::Claim { containers }
 }
 
-/// The app containers alone: Aliyun's tools know no others. A pod that has cards for itself is shown with all their
+/// The app containers alone: Aliyun's tools know no others. A pod that has GPUs for itself is shown with all their
 /// units.
 fn allocation(request: &GpuRequest, Reservation { claim, choice }: &Reservation) -> Allocation {
     let mut containers = BTreeMap::new();
     for ask in request.containers().iter().filter(|ask| ask.kind == ContainerKind::App) {
         let mut units_by_index = BTreeMap::new();
-        for (card, share) in claim.of(&ask.name).into_iter().flatten() {
-            if let Some(chosen) = choice.cards.iter().find(|chosen| chosen.uuid == *card) {
+        for (gpu, share) in claim.of(&ask.name).into_iter().flatten() {
+            if let Some(chosen) = choice.gpus.iter().find(|chosen| chosen.uuid == *gpu) {
                 let units = if share.exclusive { chosen.units } else { share.units };
                 units_by_index.insert(chosen.index, units);
             }

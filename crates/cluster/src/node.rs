@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use api::cards::CardsError;
+use api::gpus::GpusError;
 use jiff::Timestamp;
 use placement::demand::{PerDemand, RateError};
-use placement::gpu::{Card, Isolation, MeasuredMemory};
+use placement::gpu::{Gpu, Isolation, MeasuredMemory};
 use placement::names::{self, Names};
 use placement::node_rules::{NodeTaint, NodeTraits};
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
@@ -125,8 +125,8 @@ pub struct NodeFacts {
     pub internal_ip: Option<IpAddr>,
     /// Where its exporter answers, `host:port`, where the operator set the annotation.
     pub exporter: Option<Result<String, ExporterError>>,
-    /// Its GPU cards as its device plugin reports them; `None` where none does.
-    pub cards: Option<Result<Vec<Card>, CardsError>>,
+    /// Its GPUs as its device plugin reports them; `None` where none does.
+    pub gpus: Option<Result<Vec<Gpu>, GpusError>>,
     /// The condition `Ready`; `None` where the Node has no such condition.
     pub ready: Option<bool>,
     /// Its readings, by metric: every annotation whose key has no domain and is a valid metric name. An
@@ -145,7 +145,7 @@ pub struct NodeFacts {
     pub speeds: PerDemand<Option<Result<u64, RateError>>>,
     /// The CPU that pods may request of it, in thousandths of a core; `None` where the Node does not say.
     pub allocatable_cpu: Option<u64>,
-    /// Memory in use on its cards, as its annotation `gpu-share` has it; `None` where there is none that can be read.
+    /// Memory in use on its GPUs, as its annotation `gpu-share` has it; `None` where there is none that can be read.
     pub measured: Option<MeasuredMemory>,
     /// Its taints, of which a new list can be made.
     pub taints: NodeTaints,
@@ -196,7 +196,7 @@ impl Node {
             created_at: self.metadata.object.creation_timestamp.as_ref().map(|time| time.0),
             internal_ip: self.internal_ip(),
             exporter: metadata.annotation(&names.exporter()).map(exporter_address),
-            cards: self.cards(names, isolation),
+            gpus: self.gpus(names, isolation),
             ready: self.ready(),
             readings: self.readings(codec),
             hot_value: hot_value.and_then(|text| codec.decode_hot_value(text).ok()),
@@ -212,16 +212,16 @@ impl Node {
         }
     }
 
-    fn cards(
+    fn gpus(
         &self,
         names: &Names,
         isolation: Option<Isolation>,
-    ) -> Option<Result<Vec<Card>, CardsError>> {
+    ) -> Option<Result<Vec<Gpu>, GpusError>> {
         if !self.metadata.lost.is_empty() {
-            return Some(Err(CardsError::UnreadNode));
+            return Some(Err(GpusError::UnreadNode));
         }
-        let text = self.metadata.annotation(&names.cards())?;
-        Some(gpu::cards(text, isolation))
+        let text = self.metadata.annotation(&names.gpus())?;
+        Some(gpu::gpus(text, isolation))
     }
 
     fn taints(&self) -> NodeTaints {

@@ -176,7 +176,7 @@ pub async fn patch_node_taint(
     merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 
-/// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its card. Another pod that has its
+/// Sets Aliyun's `ALIYUN_COM_GPU_MEM_ASSIGNED` on a pod: the device plugin gave it its GPU. Another pod that has its
 /// name by now is left alone: that is [`CallError::Conflict`].
 ///
 /// # Errors
@@ -194,7 +194,7 @@ pub async fn mark_assigned(
     merge::<Pod>(client, Some(namespace), name, patch, limit).await
 }
 
-/// Writes these annotations of a claim on a pod, by the kubelet's record of it: it has its cards. Another pod that has
+/// Writes these annotations of a claim on a pod, by the kubelet's record of it: it has its GPUs. Another pod that has
 /// its name by now is left alone: that is [`CallError::Conflict`].
 ///
 /// # Errors

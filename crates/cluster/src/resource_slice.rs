@@ -54,7 +54,7 @@ pub struct DeviceName {
 pub struct OfferedDevice {
     /// Its name.
     pub name: DeviceName,
-    /// The values of its attributes that are texts, such as NVIDIA's `uuid` of a card, and `parentUUID` of a part of
+    /// The values of its attributes that are texts, such as NVIDIA's `uuid` of a GPU, and `parentUUID` of a part of
     /// one. Each driver names its attributes itself.
     pub texts: BTreeSet<String>,
 }
@@ -121,7 +121,7 @@ mod tests {
         serde_json::from_value::<ResourceSlice>(slice).unwrap().facts()
     }
 
-    /// As NVIDIA's driver publishes a card and a part of one.
+    /// As NVIDIA's driver publishes a GPU and a part of one.
     fn nvidias() -> Value {
         json!({
             "metadata": {"name": "node-1-gpu.nvidia.com-x7k2p", "generateName": "node-1-gpu.nvidia.com-"},
@@ -162,18 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn cards_and_parts_of_cards_name_the_card() {
+    fn gpus_and_parts_of_gpus_name_the_gpu() {
         let slice = facts(nvidias());
-        let [card, part] = &slice.devices[..] else { panic!("{slice:?}") };
+        let [gpu, part] = &slice.devices[..] else { panic!("{slice:?}") };
         assert_eq!(
-            card.name,
+            gpu.name,
             DeviceName {
                 driver: "gpu.nvidia.com".into(),
                 pool: "node-1".into(),
                 device: "gpu-0".into()
             }
         );
-        assert!(card.texts.contains("GPU-aaaaaaaa-1111-2222-3333-444444444444"));
+        assert!(gpu.texts.contains("GPU-aaaaaaaa-1111-2222-3333-444444444444"));
         assert!(part.texts.contains("GPU-bbbbbbbb-1111-2222-3333-444444444444"));
     }
 

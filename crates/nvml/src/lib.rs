@@ -1,6 +1,6 @@
-//! GPU probing behind one small trait: [`Probe`] enumerates the cards, reads the status of each, and
+//! GPU probing behind one small trait: [`Probe`] enumerates the GPUs, reads the status of each, and
 //! watches for errors. [`Library`] is the real one (libnvidia-ml through `nvml-wrapper`), [`Scripted`] one
-//! for unit tests. [`cuda`] opens a context on a card, which NVML's good health does not promise.
+//! for unit tests. [`cuda`] opens a context on a GPU, which NVML's good health does not promise.
 //!
 //! Invariant: a value that NVML does not have is `None` or an error, never 0.
 #![deny(missing_docs)]
@@ -26,9 +26,9 @@ pub use scripted::Scripted;
 /// The soname under which NVIDIA's driver installs NVML.
 pub const DEFAULT_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// The properties of a card, which do not change while the driver runs.
+/// The properties of a GPU, which do not change while the driver runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Card {
+pub struct Gpu {
     /// `GPU-…`: the one name that survives reboots and re-cabling.
     pub uuid: String,
     /// NVML's enumeration index, from 0 in PCI order.
@@ -44,13 +44,13 @@ pub struct Card {
     /// Whether it has no memory of its own (unified memory, as in GB10): NVML answers that it does not support the
     /// question.
     pub has_no_own_memory: bool,
-    /// NUMA node of the host memory nearest to the card.
+    /// NUMA node of the host memory nearest to the GPU.
     pub numa_node: Option<u32>,
     /// Major number of its CUDA compute capability: 6 is Pascal, 7 Volta and Turing, 9 Hopper.
     pub cuda_major: Option<u32>,
 }
 
-/// The current status of a card.
+/// The current status of a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// Memory in use, in MiB.
@@ -61,16 +61,16 @@ pub struct Status {
     pub temperature: Option<u32>,
     /// Power draw in milliwatt.
     pub power_milliwatt: Option<u32>,
-    /// Whether MIG mode is on; `None` where the card has no MIG.
+    /// Whether MIG mode is on; `None` where the GPU has no MIG.
     pub mig: Option<bool>,
-    /// The action required before the card can be used again; `None` if the driver does not report it
+    /// The action required before the GPU can be used again; `None` if the driver does not report it
     /// (before r570).
     pub recovery: Option<Recovery>,
-    /// How many processes may use the card for computing.
+    /// How many processes may use the GPU for computing.
     pub compute_mode: Option<ComputeMode>,
 }
 
-/// How many processes may have a CUDA context on a card: `nvmlComputeMode_t`.
+/// How many processes may have a CUDA context on a GPU: `nvmlComputeMode_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ComputeMode {
     /// Any number.
@@ -92,18 +92,18 @@ impl fmt::Display for ComputeMode {
     }
 }
 
-/// The recovery action that the driver requires for a card: `nvmlDeviceGpuRecoveryAction_t`.
+/// The recovery action that the driver requires for a GPU: `nvmlDeviceGpuRecoveryAction_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// Nothing: the card can be used.
+    /// Nothing: the GPU can be used.
     Unneeded,
-    /// Reset the card.
+    /// Reset the GPU.
     GpuReset,
     /// Reboot the node.
     NodeReboot,
     /// End peer-to-peer traffic.
     DrainP2p,
-    /// End peer-to-peer traffic, then reset the card.
+    /// End peer-to-peer traffic, then reset the GPU.
     DrainAndReset,
     /// The number of an action that is not in this list.
     Other(u32),
@@ -136,20 +136,20 @@ impl fmt::Display for Recovery {
     }
 }
 
-/// A critical error that a card raised.
+/// A critical error that a GPU raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Xid {
     /// NVIDIA's error number, if the driver knew it.
     pub number: Option<u64>,
 }
 
-/// XIDs that an application causes by itself and that say nothing about the card: the list that
+/// XIDs that an application causes by itself and that say nothing about the GPU: the list that
 /// NVIDIA's own device plugin ignores (13 engine exception, 31 page fault, 43 stopped processing,
 /// 45 preemptive cleanup, 68 video processor exception, 109 context switch timeout).
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 impl Xid {
-    /// Whether the card itself may be at fault, by [`APPLICATION_XIDS`] and further numbers to ignore. An error without
+    /// Whether the GPU itself may be at fault, by [`APPLICATION_XIDS`] and further numbers to ignore. An error without
     /// a number counts.
     pub fn is_fatal(self, ignored: &[u64]) -> bool {
         !self
@@ -167,7 +167,7 @@ impl fmt::Display for Xid {
     }
 }
 
-/// A source of data about cards.
+/// A source of data about GPUs.
 ///
 /// # Examples
 ///
@@ -175,14 +175,14 @@ impl fmt::Display for Xid {
 /// use nvml::{Card, Error, Probe, Scripted, Status};
 ///
 /// // On a node: nvml::Library::open(nvml::DEFAULT_LIBRARY.as_ref())?
-/// let probe = Scripted::new(vec![Card {
+/// let probe = Scripted::new(vec![GPU {
 ///     uuid: "GPU-a".to_owned(),
 ///     memory_mib: Some(16 * 1024),
 ///     ..Card::default()
 /// }]);
 /// probe.set_status("GPU-a", Status { used_mib: Some(512), ..Status::default() });
 ///
-/// for card in probe.cards()? {
+/// for GPU in probe.cards()? {
 ///     let status = probe.status(&card.uuid)?;
 ///     assert_eq!((card.memory_mib, status.used_mib), (Some(16384), Some(512)));
 ///     assert_eq!(status.temperature, None, "unknown, not 0");
@@ -192,43 +192,43 @@ impl fmt::Display for Xid {
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Probe: Send + Sync {
-    /// The cards, in enumeration order. A card without a readable UUID is left out.
+    /// The GPUs, in enumeration order. A GPU without a readable UUID is left out.
     ///
     /// # Errors
     /// When the driver cannot enumerate.
-    fn cards(&self) -> Result<Vec<Card>, Error>;
+    fn gpus(&self) -> Result<Vec<Gpu>, Error>;
 
     /// The driver's version as `nvidia-smi` shows it, such as `580.95.05`; `None` where it cannot be read.
     fn driver(&self) -> Option<String>;
 
-    /// The current status of one card. A value that the card does not support is `None`.
+    /// The current status of one GPU. A value that the GPU does not support is `None`.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the card does not answer.
+    /// [`Error::Lost`] when the GPU does not answer.
     fn status(&self, uuid: &str) -> Result<Status, Error>;
 
-    /// The processes that have memory of one card or run on it, in the order of their ids, at most
+    /// The processes that have memory of one GPU or run on it, in the order of their ids, at most
     /// [`process::MAX_PROCESSES`]. `None` if they are unknown: the driver has no such call or refuses it, MIG mode is
     /// on, or there are more. Samples of the use of SMs from before `since` are ignored.
     ///
     /// Ids are those of the caller's PID namespace. NVML leaves out processes that are not in it.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the card does not answer.
+    /// [`Error::Lost`] when the GPU does not answer.
     fn processes(&self, uuid: &str, since: SystemTime) -> Result<Option<Vec<Process>>, Error>;
 
-    /// What the driver lets the processes of a control group use of one card. `group` is the group's folder, as this
+    /// What the driver lets the processes of a control group use of one GPU. `group` is the group's folder, as this
     /// process sees it.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the card does not answer.
+    /// [`Error::Lost`] when the GPU does not answer.
     fn memory_limit(&self, uuid: &str, group: &Path) -> Result<MemoryLimit, Error>;
 
-    /// Watches one card for critical errors. Blocks, and calls `observe` with each error that is raised
+    /// Watches one GPU for critical errors. Blocks, and calls `observe` with each error that is raised
     /// from now on, and with `None` after every `tick` without one, until it returns `Break`.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the card does not answer, or no longer; [`Error::Nvml`] when it does not
+    /// [`Error::Lost`] when the GPU does not answer, or no longer; [`Error::Nvml`] when it does not
     /// report errors.
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error>;
 }
@@ -239,7 +239,7 @@ pub type Observer<'a> = dyn FnMut(Option<Xid>) -> ControlFlow<()> + 'a;
 /// Why a call of a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no NVML here. Most machines without it have no NVIDIA card.
+    /// There is no NVML here. Most machines without it have no NVIDIA GPU.
     #[error(
         "no NVML library at {library:?}: install the NVIDIA driver, or name the library's path"
     )]
@@ -255,10 +255,10 @@ pub enum Error {
         /// NVML's or the loader's error.
         reason: NvmlError,
     },
-    /// The card fell off the bus, needs a reset, or is unknown to the driver.
-    #[error("card {uuid} does not answer: {reason}")]
+    /// The GPU fell off the bus, needs a reset, or is unknown to the driver.
+    #[error("GPU {uuid} does not answer: {reason}")]
     Lost {
-        /// UUID of the card.
+        /// UUID of the GPU.
         uuid: String,
         /// NVML's error as text.
         reason: String,
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_an_application_is_not_fatal_for_the_card() {
+    fn an_error_of_an_application_is_not_fatal_for_the_gpu() {
         let xid = |number| Xid { number };
         assert!(APPLICATION_XIDS.iter().all(|number| !xid(Some(*number)).is_fatal(&[])));
         assert!(xid(Some(79)).is_fatal(&[63]));

@@ -1,6 +1,6 @@
 //! The real NVML, loaded at run time from a path or soname of the caller's choice.
 //!
-//! Invariant: a value that NVML refuses does not affect the other values; only a lost card is an error.
+//! Invariant: a value that NVML refuses does not affect the other values; only a lost GPU is an error.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use crate::memory_limit::{self, MemoryLimit};
 use crate::process::{Sample, joined};
-use crate::{Card, ComputeMode, Error, Observer, Probe, Process, Recovery, Status, Xid};
+use crate::{ComputeMode, Error, Gpu, Observer, Probe, Process, Recovery, Status, Xid};
 
 const MIB: u64 = 1024 * 1024;
 /// The scope of a NUMA mask: nodes, not sockets (`NVML_AFFINITY_SCOPE_NODE`).
@@ -48,10 +48,10 @@ impl Library {
         }
     }
 
-    fn card(&self, index: u32) -> Option<Card> {
+    fn gpu(&self, index: u32) -> Option<Gpu> {
         let device = self.nvml.device_by_index(index).ok()?;
         let memory = device.memory_info();
-        Some(Card {
+        Some(Gpu {
             uuid: device.uuid().ok()?,
             index,
             model: device.name().ok(),
@@ -66,9 +66,9 @@ impl Library {
 }
 
 impl Probe for Library {
-    fn cards(&self) -> Result<Vec<Card>, Error> {
+    fn gpus(&self) -> Result<Vec<Gpu>, Error> {
         let count = self.nvml.device_count()?;
-        Ok((0..count).filter_map(|index| self.card(index)).collect())
+        Ok((0..count).filter_map(|index| self.gpu(index)).collect())
     }
 
     fn driver(&self) -> Option<String> {
@@ -90,7 +90,7 @@ impl Probe for Library {
         memory_limit::memory_limit(&device, group).map_err(|reason| lost(uuid, reason))
     }
 
-    /// Each card has its own event set, which identifies the card of an error even if the card's UUID can no
+    /// Each GPU has its own event set, which identifies the GPU of an error even if the GPU's UUID can no
     /// longer be read.
     fn watch(&self, uuid: &str, tick: Duration, observe: &mut Observer<'_>) -> Result<(), Error> {
         let device = self.nvml.device_by_uuid(uuid).map_err(|reason| unwatched(uuid, reason))?;
@@ -134,7 +134,7 @@ fn compute_mode(mode: NvmlComputeMode) -> ComputeMode {
     }
 }
 
-/// Why a card is not watched.
+/// Why a GPU is not watched.
 fn unwatched(uuid: &str, reason: NvmlError) -> Error {
     match reason {
         NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::NotFound => lost(uuid, reason),
@@ -158,7 +158,7 @@ fn is_absent(library: &Path, message: &str) -> bool {
         .contains(&format!("{}: cannot open shared object file: No such file", library.display()))
 }
 
-/// A value that the card does not have is `None`, and a lost card is an error. Any other refusal concerns
+/// A value that the GPU does not have is `None`, and a lost GPU is an error. Any other refusal concerns
 /// only this value.
 fn supported<T>(reading: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match reading {
@@ -191,7 +191,7 @@ fn processes(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Proces
     if mig {
         return Ok(None);
     }
-    // A card without graphics, or a driver without MPS, refuses these lists.
+    // A GPU without graphics, or a driver without MPS, refuses these lists.
     let graphics = supported(device.running_graphics_processes())?.unwrap_or_default();
     let mps = supported(device.mps_running_compute_processes())?;
     let clients = mps.as_ref().map(|mps| mps.iter().map(|process| process.pid).collect());
@@ -212,7 +212,7 @@ fn memory(process: &ProcessInfo) -> (u32, Option<u64>) {
 fn samples(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Sample>>, NvmlError> {
     let micros = since.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     match device.process_utilization_stats(u64::try_from(micros).unwrap_or(u64::MAX)) {
-        // Here it means that no process was busy, not that the card is lost.
+        // Here it means that no process was busy, not that the GPU is lost.
         Err(NvmlError::NotFound) => Ok(Some(Vec::new())),
         answer => Ok(supported(answer)?.map(|samples| samples.iter().map(sample).collect())),
     }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_reading_is_none_and_a_lost_card_an_error() {
+    fn an_unsupported_reading_is_none_and_a_lost_gpu_an_error() {
         assert_eq!(supported::<u32>(Err(NvmlError::NotSupported)).unwrap(), None);
         assert!(supported::<u32>(Err(NvmlError::GpuLost)).is_err());
     }

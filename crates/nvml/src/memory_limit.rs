@@ -1,4 +1,4 @@
-//! What the driver lets the processes of a control group use of a card: `nvmlDeviceGetMemoryLimits_v1`, of driver 615
+//! What the driver lets the processes of a control group use of a GPU: `nvmlDeviceGetMemoryLimits_v1`, of driver 615
 //! and newer. `nvml-wrapper` does not have it, so it is looked up by its name.
 //!
 //! Invariant: a driver without the function says nothing about a limit; that is no error.
@@ -10,7 +10,7 @@ use std::path::Path;
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-/// What the driver lets the processes of a control group use of a card.
+/// What the driver lets the processes of a control group use of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// At most these bytes.
@@ -48,7 +48,7 @@ const RESET_REQUIRED: c_uint = 16;
 /// The limit of the group whose folder is `group`.
 ///
 /// # Errors
-/// If the card does not answer.
+/// If the GPU does not answer.
 #[expect(unsafe_code, reason = "a C function by its name")]
 pub(crate) fn memory_limit(device: &Device<'_>, group: &Path) -> Result<MemoryLimit, NvmlError> {
     // No path of a control group has a NUL.

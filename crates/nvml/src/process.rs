@@ -1,22 +1,22 @@
-//! The processes on a card, from NVML's lists and samples.
+//! The processes on a GPU, from NVML's lists and samples.
 //!
 //! Invariant: an amount that NVML does not report is `None`; a process without a sample was not busy, by NVML's
 //! documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The largest number of processes of a card. With more, all count as unknown, since a part of them would give sums
+/// The largest number of processes of a GPU. With more, all count as unknown, since a part of them would give sums
 /// that are too small.
 pub(crate) const MAX_PROCESSES: usize = 4096;
 
-/// A process that has memory of a card, or runs on it.
+/// A process that has memory of a GPU, or runs on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     /// Its id in the caller's PID namespace.
     pub pid: u32,
-    /// Memory of the card that it has, in bytes.
+    /// Memory of the GPU that it has, in bytes.
     pub used_bytes: Option<u64>,
-    /// Percent of its last sample period in which it had a kernel on the card's SMs. NVML samples the processes that
+    /// Percent of its last sample period in which it had a kernel on the GPU's SMs. NVML samples the processes that
     /// were busy; another one of its list reads 0. `None` where the driver does not sample.
     pub sm_percent: Option<u32>,
     /// Whether it is a client of MPS. `None` where the driver does not tell.

@@ -19,7 +19,7 @@
 //! * [`load`]: filter, score and hot value of a node under a policy.
 //! * [`publish`]: when a node's readings are written.
 //! * [`taint`]: when a hot node carries a taint.
-//! * [`gpu`]: cards, requests, claims, card choice and the ledger that never overbooks.
+//! * [`gpu`]: GPUs, requests, claims, GPU choice and the ledger that never overbooks.
 #![deny(missing_docs)]
 
 /// A reason of a rejection, with the command that shows more. kube-scheduler groups nodes by the text and uses it as a

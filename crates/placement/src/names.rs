@@ -4,23 +4,23 @@
 
 /// Aliyun's per-pod annotation keys. They are fixed: tools of that ecosystem read them literally.
 pub mod aliyun {
-    /// Card index that was chosen, decimal.
+    /// GPU index that was chosen, decimal.
     pub const IDX: &str = "ALIYUN_COM_GPU_MEM_IDX";
-    /// Units of the chosen card.
+    /// Units of the chosen GPU.
     pub const DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
     /// Units that the pod holds.
     pub const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
     /// Units that one container holds; only ever an environment variable.
     pub const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
-    /// `"false"` from Bind, `"true"` once the device plugin has handed the card over.
+    /// `"false"` from Bind, `"true"` once the device plugin has handed the GPU over.
     pub const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
-    /// Nanoseconds since the epoch, decimal, when Bind chose the card.
+    /// Nanoseconds since the epoch, decimal, when Bind chose the GPU.
     pub const ASSUME_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
     /// JSON `{"<container index>": {"<card index>": units}}`, read by the inspect client.
     pub const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
-    /// The name of the ConfigMap with a node's unhealthy cards is this and the node's name.
+    /// The name of the ConfigMap with a node's unhealthy GPUs is this and the node's name.
     pub const UNHEALTHY_GPUS_MAP: &str = "unhealthy-gpu-";
-    /// Its key: the indexes of cards, with commas between them.
+    /// Its key: the indexes of GPUs, with commas between them.
     pub const UNHEALTHY_GPUS: &str = "gpus";
 }
 
@@ -51,7 +51,7 @@ pub fn is_of_label(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
 }
 
-/// The extended resource that tells Aliyun's tools how many cards a node has.
+/// The extended resource that tells Aliyun's tools how many GPUs a node has.
 pub const GPU_COUNT_RESOURCE: &str = "aliyun.com/gpu-count";
 
 /// Resource names and annotation keys in force. [`Names::default`] is what the field uses.
@@ -76,22 +76,22 @@ impl Names {
         }
     }
 
-    /// The extended resource that pods request, in units of card memory.
+    /// The extended resource that pods request, in units of GPU memory.
     pub fn gpu_resource(&self) -> &str {
         &self.gpu_resource
     }
 
-    /// Node annotation: the cards as the device plugin sees them.
-    pub fn cards(&self) -> String {
+    /// Node annotation: the GPUs as the device plugin sees them.
+    pub fn gpus(&self) -> String {
         self.key("gpu-cards")
     }
 
-    /// Node annotation, the operator's: UUIDs of cards that take no new pods.
+    /// Node annotation, the operator's: UUIDs of GPUs that take no new pods.
     pub fn cordoned_gpus(&self) -> String {
         self.key("cordoned-gpus")
     }
 
-    /// Node annotation: allocation and use per card, written by the annotator.
+    /// Node annotation: allocation and use per GPU, written by the annotator.
     pub fn share(&self) -> String {
         self.key("gpu-share")
     }
@@ -111,17 +111,17 @@ impl Names {
         self.key("expected-use")
     }
 
-    /// Pod annotation, its author's: how many cards a container has, and whether for its pod alone.
-    pub fn card_count(&self) -> String {
+    /// Pod annotation, its author's: how many GPUs a container has, and whether for its pod alone.
+    pub fn gpu_count(&self) -> String {
         self.key("gpu-card-count")
     }
 
-    /// Pod annotation, its author's: percent of the compute of each of its cards that is set aside for a container.
+    /// Pod annotation, its author's: percent of the compute of each of its GPUs that is set aside for a container.
     pub fn gpu_cores(&self) -> String {
         self.key("gpu-cores")
     }
 
-    /// Pod annotation, its author's: how many processes of a container use its cards at the same time.
+    /// Pod annotation, its author's: how many processes of a container use its GPUs at the same time.
     pub fn gpu_processes(&self) -> String {
         self.key("gpu-processes")
     }
@@ -131,17 +131,17 @@ impl Names {
         self.key("gpu-mem-limit")
     }
 
-    /// Pod annotation, its author's: models of cards that the pod accepts.
+    /// Pod annotation, its author's: models of GPUs that the pod accepts.
     pub fn gpu_model(&self) -> String {
         self.key("gpu-model")
     }
 
-    /// Pod annotation, its author's: UUIDs of cards that the pod accepts.
+    /// Pod annotation, its author's: UUIDs of GPUs that the pod accepts.
     pub fn gpu_uuid(&self) -> String {
         self.key("gpu-uuid")
     }
 
-    /// Pod annotation, its author's: how its cards are chosen.
+    /// Pod annotation, its author's: how its GPUs are chosen.
     pub fn gpu_placement(&self) -> String {
         self.key("gpu-placement")
     }
@@ -152,7 +152,7 @@ impl Names {
         self.key("gpu-isolation")
     }
 
-    /// Annotation of the ConfigMap with a node's unhealthy cards: the indexes that the device plugin has written.
+    /// Annotation of the ConfigMap with a node's unhealthy GPUs: the indexes that the device plugin has written.
     pub fn written_gpus(&self) -> String {
         self.key("written-gpus")
     }

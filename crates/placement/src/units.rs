@@ -1,4 +1,4 @@
-//! Quantities as types, so that MiB, units of card memory and fractions cannot be mixed up.
+//! Quantities as types, so that MiB, units of GPU memory and fractions cannot be mixed up.
 
 use std::fmt;
 use std::iter::Sum;
@@ -62,7 +62,7 @@ count_type! {
     Units
 }
 count_type! {
-    /// A part of a card's compute, in percent.
+    /// A part of a GPU's compute, in percent.
     Cores
 }
 
@@ -74,7 +74,7 @@ impl Units {
 }
 
 impl Cores {
-    /// A whole card's.
+    /// A whole GPU's.
     pub const ALL: Self = Self(100);
 }
 
@@ -173,12 +173,12 @@ name_type! {
     PodUid
 }
 name_type! {
-    /// A card's UUID as NVML prints it, `GPU-…`. Indexes change across reboots, UUIDs do not.
-    CardId
+    /// A GPU's UUID as NVML prints it, `GPU-…`. Indexes change across reboots, UUIDs do not.
+    GpuId
 }
 name_type! {
-    /// A card's product name, e.g. `NVIDIA A10`.
-    CardModel
+    /// A GPU's product name, e.g. `NVIDIA A10`.
+    GpuModel
 }
 name_type! {
     /// A metric's name as policies and annotations spell it, e.g. `cpu_usage_avg_5m`.

@@ -40,7 +40,7 @@ defaults.json. */ -}}
 {{- end }}
 {{- end }}
 
-{{- /* The namespace of what has to do with the nodes' files and cards. */ -}}
+{{- /* The namespace of what has to do with the nodes' files and GPUs. */ -}}
 {{- define "plimsoll.nodeAgents" -}}
 {{ .Values.nodeAgents.namespace | default .Release.Namespace }}
 {{- end }}
@@ -430,7 +430,7 @@ may follow. */ -}}
                 values: [pod-deletion-required, drain-required, pod-restart-required, upgrade-failed]
 {{- end }}
 
-{{- /* The labels by which clusters tell that a node has a card of NVIDIA's, each with the value true. */ -}}
+{{- /* The labels by which clusters tell that a node has a GPU of NVIDIA's, each with the value true. */ -}}
 {{- define "plimsoll.hardwareLabels" -}}
 nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.kubernetes.io/pci-0302_10de.present feature.node.kubernetes.io/pci-0300_10de.present
 {{- end }}

@@ -79,7 +79,7 @@ fn every_key_that_bind_writes_is_protected_and_no_key_of_a_pods_author() {
     ];
     let own = [
         names.expected_use(),
-        names.card_count(),
+        names.gpu_count(),
         names.gpu_cores(),
         names.gpu_processes(),
         names.gpu_mem_limit(),
@@ -132,8 +132,8 @@ fn resources_are_those_that_pods_ask_for() {
     for resource in [GPU_COUNT_RESOURCE, names.gpu_resource()] {
         assert!(status.contains(&format!("'{resource}'")), "{resource}");
     }
-    let written = [names.cards(), names.isolation()].into();
-    assert_eq!(list_with("plimsoll-device-plugin-nodes", &names.cards()), written);
+    let written = [names.gpus(), names.isolation()].into();
+    assert_eq!(list_with("plimsoll-device-plugin-nodes", &names.gpus()), written);
     let written = format!("!(key == '{}' ||", names.share());
     assert!(policy("plimsoll-annotator-nodes").contains(&written), "{written}");
 }
@@ -365,7 +365,7 @@ fn policies_about_everybodys_writes_compare_no_whole_objects() {
     }
 }
 
-/// The shipped policy and right let the device plugin write the number of cards and the condition.
+/// The shipped policy and right let the device plugin write the number of GPUs and the condition.
 #[test]
 fn the_policies_of_a_node_are_about_the_node_and_its_status() {
     assert_eq!(resources_of("plimsoll-device-plugin-nodes"), ["nodes"]);

@@ -66,20 +66,17 @@ fn cluster_api_is_told_of_the_units_and_of_what_they_count_for_nothing_without()
 
 /// What takes less than a whole node fits on the node where the pod that waits does not.
 #[test]
-fn a_placeholder_takes_equal_parts_of_several_cards() {
+fn a_placeholder_takes_equal_parts_of_several_gpus() {
     let names = Names::default();
     let deployment = object("spare-node.yaml", "Deployment");
     let template = object("capacity-buffer.yaml", "PodTemplate");
     for template in [&deployment["spec"]["template"], &template["template"]] {
-        let cards = template["metadata"]["annotations"][names.card_count()].as_str();
-        let cards: u32 = cards.expect("a number of cards").parse().expect("a number");
+        let gpus = template["metadata"]["annotations"][names.gpu_count()].as_str();
+        let gpus: u32 = gpus.expect("a number of GPUs").parse().expect("a number");
         let limits = &template["spec"]["containers"][0]["resources"]["limits"];
         let units = limits[names.gpu_resource()].as_str().expect("units");
         let units: u32 = units.parse().expect("a number");
-        assert!(
-            cards > 1 && units > cards && units.is_multiple_of(cards),
-            "{units} on {cards} cards"
-        );
+        assert!(gpus > 1 && units > gpus && units.is_multiple_of(gpus), "{units} on {gpus} GPUs");
         assert_eq!(template["spec"]["schedulerName"], "plimsoll-scheduler");
     }
 }
@@ -94,7 +91,7 @@ fn a_placeholder_makes_way_for_every_pod_and_still_has_a_node_made() {
     let deployment = object("spare-node.yaml", "Deployment");
     let pod = &deployment["spec"]["template"]["spec"];
     // Otherwise the object of a preempted placeholder goes before its process. The pod that preempted it then finds the
-    // card taken and loses its place on the node, and the next placeholder may take it.
+    // GPU taken and loses its place on the node, and the next placeholder may take it.
     assert_ne!(pod["terminationGracePeriodSeconds"], json!(0));
     // Cluster Autoscaler makes no node for pods whose priority is below -10, its default.
     let class = object("spare-node.yaml", "PriorityClass");

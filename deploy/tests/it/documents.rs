@@ -13,7 +13,7 @@ fn document(name: &str) -> String {
 fn every_key_on_nodes_and_pods_is_documented() {
     let text = document("configuration.md");
     let names = Names::default();
-    let ours = [names.cards(), names.share(), names.exporter(), names.claim()];
+    let ours = [names.gpus(), names.share(), names.exporter(), names.claim()];
     let theirs = [
         HOT_VALUE,
         names.gpu_resource(),
@@ -46,7 +46,7 @@ fn the_commands_of_the_uninstall_name_every_annotation_that_is_left() {
     let policy =
         placement::policy::LoadPolicy::from_yaml(&read("chart/policies/shipped.yaml")).unwrap();
     let metrics = policy.sync.iter().map(|rule| rule.metric.as_str().to_owned());
-    for key in metrics.chain([HOT_VALUE.to_owned(), names.cards(), names.share()]) {
+    for key in metrics.chain([HOT_VALUE.to_owned(), names.gpus(), names.share()]) {
         assert!(text.contains(&format!("{key}- ")) || text.contains(&format!("{key}-\n")), "{key}");
     }
 }

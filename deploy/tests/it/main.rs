@@ -28,5 +28,5 @@ mod repository;
 mod scheduler_config;
 mod second_scheduler;
 mod site;
-mod stand_in_cards;
+mod stand_in_gpus;
 mod workloads;

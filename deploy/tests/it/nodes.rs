@@ -22,14 +22,14 @@ pub(crate) const NFD_VENDOR: Node = &[OS, ("feature.node.kubernetes.io/pci-10de.
 pub(crate) const NFD_3D: Node = &[OS, ("feature.node.kubernetes.io/pci-0302_10de.present", "true")];
 pub(crate) const NFD_VGA: Node =
     &[OS, ("feature.node.kubernetes.io/pci-0300_10de.present", "true")];
-/// A card of NVIDIA's that Plimsoll is to leave alone.
+/// A GPU of NVIDIA's that Plimsoll is to leave alone.
 pub(crate) const LEFT_OUT: Node = &[
     OS,
     ("gpushare", "false"),
     ("nvidia.com/gpu.present", "true"),
     ("feature.node.kubernetes.io/pci-10de.present", "true"),
 ];
-/// As the GPU operator labels a node whose card is gone.
+/// As the GPU operator labels a node whose GPU is gone.
 pub(crate) const ABSENT: Node = &[OS, ("nvidia.com/gpu.present", "false")];
 pub(crate) const WINDOWS: Node = &[("kubernetes.io/os", "windows")];
 /// EKS makes such a node for each pod of a Fargate profile.

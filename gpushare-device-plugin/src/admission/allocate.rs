@@ -1,21 +1,21 @@
-//! Whether the ids of an Allocate may be granted, and which cards they are on.
+//! Whether the ids of an Allocate may be granted, and which GPUs they are on.
 //!
-//! Invariant: the cards follow from the ids alone, so the kubelet's records show on which cards a
-//! container really is. Ids are granted only if this plugin chose them for a claim on their cards, or
+//! Invariant: the GPUs follow from the ids alone, so the kubelet's records show on which GPUs a
+//! container really is. Ids are granted only if this plugin chose them for a claim on their GPUs, or
 //! if the kubelet reuses them from an init container for a container of the same pod whose claim is
-//! on the same cards.
+//! on the same GPUs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::gpu::ContainerRequest;
-use placement::units::{CardId, Units};
+use placement::units::{GpuId, Units};
 
-use super::choose::{ChosenIds, claimed_cards};
+use super::choose::{ChosenIds, claimed_gpus};
 use super::refusal::Refusal;
-use crate::cards::ids::{DeviceId, Ids, first_few};
-use crate::cards::{Card, Cards, units_of};
+use crate::gpus::ids::{DeviceId, Ids, first_few};
+use crate::gpus::{Gpu, Gpus, units_of};
 use crate::pods::container_requests;
 use crate::records::{GrantedPod, Records};
 
@@ -41,15 +41,15 @@ impl Preference {
     }
 }
 
-/// The ids and cards that are granted to a container.
+/// The ids and GPUs that are granted to a container.
 #[derive(Debug, Clone)]
 pub(crate) struct Grant {
     /// The pod as it was when its ids were chosen.
     pub facts: Arc<PodFacts>,
     /// The container's name.
     pub container: String,
-    /// The cards of the ids, by index; never empty.
-    pub cards: Vec<Card>,
+    /// The GPUs of the ids, by index; never empty.
+    pub gpus: Vec<Gpu>,
     /// The ids of the Allocate call, one for each unit.
     pub ids: Ids,
 }
@@ -58,26 +58,26 @@ pub(crate) struct Grant {
 /// it](Preference::is_for); the kubelet calls Allocate without one only for ids that it reuses from an init container.
 ///
 /// # Errors
-/// If the ids were not chosen for a claim on their cards. After a GetPreferredAllocation without ids
+/// If the ids were not chosen for a claim on their GPUs. After a GetPreferredAllocation without ids
 /// the kubelet picks random ids; the error then says why none were chosen.
 pub(crate) fn decide(
     ids: &Ids,
     preference: Option<&Preference>,
     records: &Records,
-    cards: &Cards,
+    gpus: &Gpus,
 ) -> Result<Grant, Refusal> {
     match preference.map(|preference| &preference.outcome) {
         Some(Err(refusal)) => Err(refusal.clone()),
         Some(Ok(choice)) => {
-            let on = cards_of(ids, |id| cards.offering(id))?;
+            let on = gpus_of(ids, |id| gpus.offering(id))?;
             if choice.ids != *ids {
                 return Err(Refusal::NotChosen(first_few(ids)));
             }
             Ok(grant(&choice.facts, &choice.container, ids, &on))
         }
         None => {
-            let on = cards_of(ids, |id| cards.offering(id))?;
-            let units = units_of(ids, cards);
+            let on = gpus_of(ids, |id| gpus.offering(id))?;
+            let units = units_of(ids, gpus);
             for pod in records.all_granted() {
                 if let Some(container) = container_that_reuses(pod, ids, &units) {
                     return Ok(grant(&pod.facts, container, ids, &on));
@@ -88,35 +88,35 @@ pub(crate) fn decide(
     }
 }
 
-fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, cards: &[&Card]) -> Grant {
+fn grant(facts: &Arc<PodFacts>, container: &str, ids: &Ids, gpus: &[&Gpu]) -> Grant {
     Grant {
         facts: facts.clone(),
         container: container.to_owned(),
-        cards: cards.iter().copied().cloned().collect(),
+        gpus: gpus.iter().copied().cloned().collect(),
         ids: ids.clone(),
     }
 }
 
-/// The cards of the ids, by index; never empty. `card` looks up the card of one id.
+/// The GPUs of the ids, by index; never empty. `gpu` looks up the GPU of one id.
 ///
 /// # Errors
-/// If there are no ids, or one of them is on no card.
-pub(crate) fn cards_of<'a>(
+/// If there are no ids, or one of them is on no GPU.
+pub(crate) fn gpus_of<'a>(
     ids: &Ids,
-    card: impl Fn(&DeviceId) -> Option<&'a Card>,
-) -> Result<Vec<&'a Card>, Refusal> {
-    let mut on = ids.iter().map(card).collect::<Option<Vec<&Card>>>().unwrap_or_default();
+    gpu: impl Fn(&DeviceId) -> Option<&'a Gpu>,
+) -> Result<Vec<&'a Gpu>, Refusal> {
+    let mut on = ids.iter().map(gpu).collect::<Option<Vec<&Gpu>>>().unwrap_or_default();
     on.sort_by(|one, other| (one.index, &one.uuid).cmp(&(other.index, &other.uuid)));
     on.dedup_by(|one, other| one.uuid == other.uuid);
-    if on.is_empty() { Err(Refusal::NotOnClaimedCard(first_few(ids))) } else { Ok(on) }
+    if on.is_empty() { Err(Refusal::NotOnClaimedGpu(first_few(ids))) } else { Ok(on) }
 }
 
 /// The container of `pod` that reuses these ids of its init containers: the next container without a grant,
-/// or, if the kubelet died before it recorded a grant, any container that claims as many units of each card.
+/// or, if the kubelet died before it recorded a grant, any container that claims as many units of each GPU.
 fn container_that_reuses<'a>(
     pod: &'a GrantedPod,
     ids: &Ids,
-    units: &BTreeMap<CardId, Units>,
+    units: &BTreeMap<GpuId, Units>,
 ) -> Option<&'a str> {
     let is_init = |(name, _): &(&String, &Ids)| pod.is_init(name);
     let inits = pod.containers.iter().filter(is_init).flat_map(|(_, held)| held).cloned().collect();
@@ -128,19 +128,19 @@ fn container_that_reuses<'a>(
     ask.or_else(|| container_requests(&pod.facts).find(fits)).map(|ask| ask.name.as_str())
 }
 
-/// Whether the container claims exactly these units of each card.
-fn claims(facts: &PodFacts, ask: &ContainerRequest, units: &BTreeMap<CardId, Units>) -> bool {
-    claimed_cards(facts, &ask.name).is_ok_and(|shares| {
+/// Whether the container claims exactly these units of each GPU.
+fn claims(facts: &PodFacts, ask: &ContainerRequest, units: &BTreeMap<GpuId, Units>) -> bool {
+    claimed_gpus(facts, &ask.name).is_ok_and(|shares| {
         units.len() == shares.len()
-            && shares.iter().all(|(card, share)| units.get(card) == Some(&share.units))
+            && shares.iter().all(|(gpu, share)| units.get(gpu) == Some(&share.units))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_init};
+    use crate::fixtures::gpus;
+    use crate::fixtures::{A, B, ids, on_two_gpus, simple, with_init};
 
     fn chose(facts: &Arc<PodFacts>, chosen: &Ids) -> Preference {
         let container = "main".to_owned();
@@ -154,8 +154,8 @@ mod tests {
         preference: Option<&Preference>,
         records: &Records,
     ) -> Result<(String, String), Refusal> {
-        let grant = decide(ids, preference, records, &cards(&[(A, 4), (B, 4)]))?;
-        let uuids: Vec<&str> = grant.cards.iter().map(|card| card.uuid.as_str()).collect();
+        let grant = decide(ids, preference, records, &gpus(&[(A, 4), (B, 4)]))?;
+        let uuids: Vec<&str> = grant.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
         Ok((grant.container, uuids.join(",")))
     }
 
@@ -172,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_several_cards_are_granted_only_where_they_were_chosen() {
-        let pod = on_two_cards("p", 2);
+    fn ids_of_several_gpus_are_granted_only_where_they_were_chosen() {
+        let pod = on_two_gpus("p", 2);
         let both = ids(["aaaaaaaa-0", "bbbbbbbb-0"]);
         let preference = chose(&pod, &both);
         let granted = decide_on(&both, Some(&preference), &Records::default());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_no_card_are_refused() {
+    fn ids_of_no_gpu_are_refused() {
         let records = Records::default();
         for wrong in [
             ids(["aaaaaaaa-0", "cccccccc-0"]),
@@ -193,7 +193,7 @@ mod tests {
             Ids::new(),
         ] {
             assert!(
-                matches!(decide_on(&wrong, None, &records), Err(Refusal::NotOnClaimedCard(_))),
+                matches!(decide_on(&wrong, None, &records), Err(Refusal::NotOnClaimedGpu(_))),
                 "{wrong:?}"
             );
         }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_allocate_of_handed_on_ids_gets_the_same_card() {
+    fn a_repeated_allocate_of_handed_on_ids_gets_the_same_gpu() {
         let pod = with_init("p", A, 3, 2);
         let mut records = Records::default();
         records.grant(&pod, "init", ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2"]));

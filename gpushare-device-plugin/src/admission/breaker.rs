@@ -29,10 +29,10 @@ const PROBE: Duration = Duration::from_secs(60);
 /// Which ids the kubelet is told to be Healthy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Offer {
-    /// All that pods hold, and all free ones of cards that take pods.
+    /// All that pods hold, and all free ones of GPUs that take pods.
     #[default]
     All,
-    /// All that pods hold, and of each card that takes pods this many free ones at most.
+    /// All that pods hold, and of each GPU that takes pods this many free ones at most.
     Few(Units),
     /// None, not even those that pods hold.
     Nothing,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_minute_as_many_units_of_each_card_are_offered_as_a_refused_pod_asked_for() {
+    fn after_a_minute_as_many_units_of_each_gpu_are_offered_as_a_refused_pod_asked_for() {
         let steps = [(0, Refused(1)), (0, Refused(1)), (0, Refused(4)), (59, Tick), (60, Tick)];
         let few = Offer::Few(Units(4));
         assert_eq!(offers(&steps)[2..], [Offer::Nothing, Offer::Nothing, few]);

@@ -1,20 +1,20 @@
-//! Which ids a container gets: free ids on the cards of its claim, one for each unit of its share.
+//! Which ids a container gets: free ids on the GPUs of its claim, one for each unit of its share.
 //!
-//! Invariant: never an id of another card, and never one that a container holds by the records, even if
+//! Invariant: never an id of another GPU, and never one that a container holds by the records, even if
 //! the kubelet offers it: the kubelet can forget ids that it is allocating
-//! (kubernetes/kubernetes#137534). A card of an exclusive pod has ids of no other pod.
+//! (kubernetes/kubernetes#137534). A GPU of an exclusive pod has ids of no other pod.
 
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::gpu::{CardShare, CardShares, ContainerRequest};
-use placement::units::CardId;
+use placement::gpu::{ContainerRequest, GpuShare, GpuShares};
+use placement::units::GpuId;
 
 use super::identify::IdRequest;
 use super::refusal::Refusal;
-use crate::cards::ids::{DeviceId, Ids, first_few};
-use crate::cards::offered::OfferedCards;
-use crate::cards::{Card, Cards, units_of};
+use crate::gpus::ids::{DeviceId, Ids, first_few};
+use crate::gpus::offered::OfferedGpus;
+use crate::gpus::{Gpu, Gpus, units_of};
 use crate::pods::PodRef;
 use crate::records::IdsInUse;
 
@@ -25,18 +25,18 @@ pub(crate) struct ChosenIds {
     pub facts: Arc<PodFacts>,
     /// The name of the container being admitted.
     pub container: String,
-    /// As many ids as the kubelet requested, all on the cards of the pod's claim.
+    /// As many ids as the kubelet requested, all on the GPUs of the pod's claim.
     pub ids: Ids,
 }
 
-/// The cards of a container by the pod's claim, with the container's share of each.
+/// The GPUs of a container by the pod's claim, with the container's share of each.
 ///
 /// # Errors
 /// If the pod has no claim, a claim that does not match its spec, or a claim without the container.
-pub(crate) fn claimed_cards<'f>(
+pub(crate) fn claimed_gpus<'f>(
     facts: &'f PodFacts,
     container: &str,
-) -> Result<&'f CardShares, Refusal> {
+) -> Result<&'f GpuShares, Refusal> {
     let pod = PodRef::of(facts);
     let claim = match facts.gpu_pod().map(|gpu| &gpu.claim) {
         Some(Ok(Some(claim))) => claim,
@@ -46,111 +46,106 @@ pub(crate) fn claimed_cards<'f>(
     claim.of(container).ok_or_else(|| Refusal::NotClaimed { pod, container: container.to_owned() })
 }
 
-/// The cards and ids that are chosen from.
+/// The GPUs and ids that are chosen from.
 pub(crate) struct IdSupply<'s> {
-    /// The node's cards.
-    pub cards: &'s Cards,
+    /// The node's GPUs.
+    pub gpus: &'s Gpus,
     /// The ids that the kubelet offers.
     pub available: &'s Ids,
     /// The ids in use, by the records.
     pub in_use: &'s IdsInUse,
-    /// The cards that a DRA driver offers as well.
-    pub offered: &'s OfferedCards,
+    /// The GPUs that a DRA driver offers as well.
+    pub offered: &'s OfferedGpus,
 }
 
-/// Ids for `ask` on its claimed cards: those that must be included, then the lowest free slots.
+/// Ids for `ask` on its claimed GPUs: those that must be included, then the lowest free slots.
 ///
 /// # Errors
-/// If there is no valid claim, or a card is absent, unhealthy, full, or would be shared with an exclusive pod.
+/// If there is no valid claim, or a GPU is absent, unhealthy, full, or would be shared with an exclusive pod.
 pub(crate) fn choose(
     facts: &Arc<PodFacts>,
     ask: &ContainerRequest,
     id_request: &IdRequest,
     supply: &IdSupply<'_>,
 ) -> Result<ChosenIds, Refusal> {
-    let shares = claimed_cards(facts, &ask.name)?;
+    let shares = claimed_gpus(facts, &ask.name)?;
     let must = &id_request.must_include;
-    let is_claimed = |card: &Card| shares.contains_key(&card.uuid);
-    if !must.iter().all(|id| supply.cards.offering(id).is_some_and(is_claimed)) {
-        return Err(Refusal::NotOnClaimedCard(first_few(must)));
+    let is_claimed = |gpu: &Gpu| shares.contains_key(&gpu.uuid);
+    if !must.iter().all(|id| supply.gpus.offering(id).is_some_and(is_claimed)) {
+        return Err(Refusal::NotOnClaimedGpu(first_few(must)));
     }
     let mut ids = Ids::new();
-    for (card, share) in shares {
-        supply.check_alone(facts, card, share)?;
-        let must_include = supply.ids_on(card, must);
-        let on_card = IdRequest { size: share.units.0 as usize, must_include };
-        ids.extend(supply.choose_on(card, facts, &on_card)?);
+    for (gpu, share) in shares {
+        supply.check_alone(facts, gpu, share)?;
+        let must_include = supply.ids_on(gpu, must);
+        let on_gpu = IdRequest { size: share.units.0 as usize, must_include };
+        ids.extend(supply.choose_on(gpu, facts, &on_gpu)?);
     }
     Ok(ChosenIds { facts: facts.clone(), container: ask.name.clone(), ids })
 }
 
 impl IdSupply<'_> {
-    /// Checks that no exclusive pod, this one or another, would share the card, nor a pod that holds it through another
+    /// Checks that no exclusive pod, this one or another, would share the GPU, nor a pod that holds it through another
     /// plugin's resource or gets it by a resource claim.
-    fn check_alone(
-        &self,
-        facts: &PodFacts,
-        card: &CardId,
-        share: &CardShare,
-    ) -> Result<(), Refusal> {
+    fn check_alone(&self, facts: &PodFacts, gpu: &GpuId, share: &GpuShare) -> Result<(), Refusal> {
         let pod = PodRef::of(facts);
         let in_use = self.in_use;
-        if let Some(held) = in_use.elsewhere.iter().find(|held| held.card == *card) {
+        if let Some(held) = in_use.elsewhere.iter().find(|held| held.gpu == *gpu) {
             return Err(Refusal::HeldElsewhere {
                 pod,
-                card: card.clone(),
+                gpu: gpu.clone(),
                 resource: held.resource.clone(),
                 holder: held.pod.clone(),
             });
         }
-        if let Some(driver) = self.offered.driver_of(card).map(str::to_owned) {
-            return Err(Refusal::OfferedByDra { pod, card: card.clone(), driver });
+        if let Some(driver) = self.offered.driver_of(gpu).map(str::to_owned) {
+            return Err(Refusal::OfferedByDra { pod, gpu: gpu.clone(), driver });
         }
-        if self.has_some_on(card, &in_use.exclusive) {
-            return Err(Refusal::CardTaken { pod, card: card.clone() });
+        if self.has_some_on(gpu, &in_use.exclusive) {
+            return Err(Refusal::GpuTaken { pod, gpu: gpu.clone() });
         }
-        if share.exclusive && self.has_some_on(card, &in_use.others) {
-            return Err(Refusal::NotAlone { pod, card: card.clone() });
+        if share.exclusive && self.has_some_on(gpu, &in_use.others) {
+            return Err(Refusal::NotAlone { pod, gpu: gpu.clone() });
         }
         Ok(())
     }
 
-    /// Whether one of the ids names the card.
-    fn has_some_on(&self, card: &CardId, ids: &Ids) -> bool {
-        units_of(ids, self.cards).contains_key(card)
+    /// Whether one of the ids names the GPU.
+    fn has_some_on(&self, gpu: &GpuId, ids: &Ids) -> bool {
+        units_of(ids, self.gpus).contains_key(gpu)
     }
 
-    /// Ids on one card, one for each unit of the share.
+    /// Ids on one GPU, one for each unit of the share.
     fn choose_on(
         &self,
-        claimed: &CardId,
+        claimed: &GpuId,
         facts: &PodFacts,
         id_request: &IdRequest,
     ) -> Result<Ids, Refusal> {
         let pod = PodRef::of(facts);
-        let Some(card) = self.cards.get(claimed) else {
-            return Err(Refusal::NoSuchCard { pod, card: claimed.clone() });
+        let Some(gpu) = self.gpus.get(claimed) else {
+            return Err(Refusal::NoSuchGpu { pod, gpu: claimed.clone() });
         };
         let in_use = &self.in_use.all;
         let must = &id_request.must_include;
-        // Ids that the card no longer offers count as well: the card had more units when they were granted.
-        let held = units_of(&in_use.union(must).cloned().collect(), self.cards);
-        let room = card.units.saturating_sub(held.get(claimed).copied().unwrap_or_default());
+        // Ids that the GPU no longer offers count as well: the GPU had more units when they were granted.
+        let held = units_of(&in_use.union(must).cloned().collect(), self.gpus);
+        let room = gpu.units.saturating_sub(held.get(claimed).copied().unwrap_or_default());
         let mut free: Vec<DeviceId> = self.ids_on(claimed, self.available).into_iter().collect();
         free.retain(|id| !in_use.contains(id) && !must.contains(id));
         free.truncate(room.0 as usize);
         let missing = id_request.size.saturating_sub(must.len());
-        // The kubelet may offer ids of an unhealthy card: ids whose pod has just ended may still be Healthy in its
+        // The kubelet may offer ids of an unhealthy GPU: ids whose pod has just ended may still be Healthy in its
         // list.
-        if let Some(why) = card.unhealthy
+        if let Some(why) = gpu.unhealthy
             && missing > 0
         {
-            return Err(Refusal::Unhealthy { pod, card: claimed.clone(), why });
+            return Err(Refusal::Unhealthy { pod, gpu: claimed.clone(), why });
         }
         if free.len() < missing {
-            return Err(Refusal::CardFull {
+            return Err(Refusal::GpuFull {
                 pod,
-                card: claimed.clone(),
+                gpu: claimed.clone(),
                 free: free.len(),
                 asked: id_request.size,
             });
@@ -158,10 +153,10 @@ impl IdSupply<'_> {
         Ok(must.iter().cloned().chain(free.into_iter().take(missing)).collect())
     }
 
-    /// The ids that are on a card.
-    fn ids_on(&self, card: &CardId, ids: &Ids) -> Ids {
+    /// The ids that are on a GPU.
+    fn ids_on(&self, gpu: &GpuId, ids: &Ids) -> Ids {
         ids.iter()
-            .filter(|id| self.cards.offering(id).is_some_and(|on| on.uuid == *card))
+            .filter(|id| self.gpus.offering(id).is_some_and(|on| on.uuid == *gpu))
             .cloned()
             .collect()
     }
@@ -174,11 +169,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fixtures::cards;
-    use crate::fixtures::{A, B, ids, on_two_cards, simple, with_use};
+    use crate::fixtures::gpus;
+    use crate::fixtures::{A, B, ids, on_two_gpus, simple, with_use};
     use crate::pods::container_requests;
-    use crate::records::checkpoint::OtherPluginCard;
-    use placement::gpu::CardUse;
+    use crate::records::checkpoint::OtherPluginGpu;
+    use placement::gpu::GpuUse;
     use placement::units::Units;
 
     fn choose_on(
@@ -197,16 +192,16 @@ mod tests {
         in_use: &IdsInUse,
         must: &Ids,
     ) -> Result<Ids, Refusal> {
-        let cards = cards(&[(A, 4), (B, 4)]);
+        let gpus = gpus(&[(A, 4), (B, 4)]);
         let ask = container_requests(facts).next().unwrap();
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: must.clone() };
-        let offered = OfferedCards::default();
-        let supply = IdSupply { cards: &cards, available, in_use, offered: &offered };
+        let offered = OfferedGpus::default();
+        let supply = IdSupply { gpus: &gpus, available, in_use, offered: &offered };
         choose(facts, ask, &id_request, &supply).map(|choice| choice.ids)
     }
 
     #[test]
-    fn the_lowest_free_slots_of_the_claimed_card_are_chosen() {
+    fn the_lowest_free_slots_of_the_claimed_gpu_are_chosen() {
         let available = ids(["aaaaaaaa-0", "bbbbbbbb-3", "bbbbbbbb-1", "bbbbbbbb-2"]);
         let chosen = choose_on(&simple("p", B, 2), &available, &Ids::new(), &Ids::new());
         assert_eq!(chosen, Ok(ids(["bbbbbbbb-1", "bbbbbbbb-2"])));
@@ -216,17 +211,17 @@ mod tests {
     fn an_id_that_a_container_holds_is_not_free_even_if_the_kubelet_offers_it() {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
         let chosen = choose_on(&simple("p", A, 2), &available, &ids(["aaaaaaaa-0"]), &Ids::new());
-        assert!(matches!(chosen, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{chosen:?}");
+        assert!(matches!(chosen, Err(Refusal::GpuFull { free: 1, asked: 2, .. })), "{chosen:?}");
     }
 
     #[test]
-    fn ids_that_a_card_no_longer_offers_take_room_on_it() {
+    fn ids_that_a_gpu_no_longer_offers_take_room_on_it() {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1", "aaaaaaaa-2", "aaaaaaaa-3"]);
         let held = ids(["aaaaaaaa-4", "aaaaaaaa-5", "aaaaaaaa-6", "bbbbbbbb-7"]);
         let fits = choose_on(&simple("p", A, 1), &available, &held, &Ids::new());
         assert_eq!(fits, Ok(ids(["aaaaaaaa-0"])));
         let full = choose_on(&simple("p", A, 2), &available, &held, &Ids::new());
-        assert!(matches!(full, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{full:?}");
+        assert!(matches!(full, Err(Refusal::GpuFull { free: 1, asked: 2, .. })), "{full:?}");
     }
 
     fn on_a(slots: &BTreeSet<u32>) -> Ids {
@@ -235,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_card_is_given_more_units_than_it_has(
+        fn no_gpu_is_given_more_units_than_it_has(
             held in prop::collection::btree_set(0..8_u32, 0..8),
             own in prop::collection::btree_set(0..4_u32, 0..3),
             units in 1..5_u32,
@@ -248,7 +243,7 @@ mod tests {
             if let Ok(chosen) = choose_on(&simple("p", A, units), &offered, &in_use, &own) {
                 prop_assert_eq!(chosen.len(), units as usize);
                 prop_assert!(chosen.is_disjoint(&held) && chosen.is_superset(&own));
-                // Where the card has room no more, the pod gets none beyond what it has.
+                // Where the GPU has room no more, the pod gets none beyond what it has.
                 prop_assert!(held.len() + chosen.len() <= 4 || chosen == own);
             }
         }
@@ -260,7 +255,7 @@ mod tests {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-3"]);
         assert_eq!(choose_on(&simple("p", A, 2), &available, &must, &must), Ok(available.clone()));
         let elsewhere = choose_on(&simple("p", B, 2), &available, &must, &must);
-        assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
+        assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedGpu(_))), "{elsewhere:?}");
     }
 
     fn choose_beside(facts: &Arc<PodFacts>, others: &Ids, exclusive: &Ids) -> Result<Ids, Refusal> {
@@ -274,17 +269,17 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_another_pod_has_for_itself_is_given_to_none() {
+    fn a_gpu_that_another_pod_has_for_itself_is_given_to_none() {
         let held = ids(["aaaaaaaa-0"]);
         let refused = choose_beside(&simple("p", A, 1), &held, &held);
-        assert!(matches!(refused, Err(Refusal::CardTaken { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Refusal::GpuTaken { .. })), "{refused:?}");
         assert_eq!(choose_beside(&simple("p", A, 1), &held, &Ids::new()), Ok(ids(["aaaaaaaa-1"])));
         assert_eq!(choose_beside(&simple("p", B, 1), &held, &held), Ok(ids(["bbbbbbbb-1"])));
     }
 
     #[test]
-    fn a_pod_that_is_to_have_its_card_for_itself_gets_none_where_another_is() {
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
+    fn a_pod_that_is_to_have_its_gpu_for_itself_gets_none_where_another_is() {
+        let whole = GpuUse { exclusive: true, ..GpuUse::default() };
         let held = ids(["aaaaaaaa-0"]);
         let on_a = Arc::new(with_use("p", A, 1, whole));
         let refused = choose_beside(&on_a, &held, &Ids::new());
@@ -294,41 +289,41 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_a_pod_holds_through_another_resource_is_given_to_none() {
+    fn a_gpu_that_a_pod_holds_through_another_resource_is_given_to_none() {
         let pod = simple("p", A, 1);
         let available = ids(["aaaaaaaa-1", "bbbbbbbb-1"]);
-        let mut held = OtherPluginCard {
+        let mut held = OtherPluginGpu {
             pod: "whole".into(),
             container: "main".to_owned(),
             resource: "nvidia.com/gpu".to_owned(),
-            card: A.into(),
+            gpu: A.into(),
         };
         let on_a = IdsInUse { elsewhere: vec![held.clone()], ..IdsInUse::default() };
         let refused = choose_from(&pod, &available, &on_a, &Ids::new());
         assert!(matches!(refused, Err(Refusal::HeldElsewhere { .. })));
-        held.card = B.into();
+        held.gpu = B.into();
         let on_b = IdsInUse { elsewhere: vec![held], ..IdsInUse::default() };
         let chosen = choose_from(&pod, &available, &on_b, &Ids::new());
         assert_eq!(chosen, Ok(ids(["aaaaaaaa-1"])));
     }
 
     #[test]
-    fn a_container_that_the_claim_does_not_name_has_no_card() {
+    fn a_container_that_the_claim_does_not_name_has_no_gpu() {
         let facts = simple("p", A, 2);
-        let share = CardShare { processes: 1, ..CardShare::of(Units(2)) };
+        let share = GpuShare { processes: 1, ..GpuShare::of(Units(2)) };
         let on_a = [(A.into(), share)].into();
-        assert_eq!(claimed_cards(&facts, "main"), Ok(&on_a));
-        assert!(matches!(claimed_cards(&facts, "other"), Err(Refusal::NotClaimed { .. })));
+        assert_eq!(claimed_gpus(&facts, "main"), Ok(&on_a));
+        assert!(matches!(claimed_gpus(&facts, "other"), Err(Refusal::NotClaimed { .. })));
     }
 
     #[test]
-    fn a_container_on_two_cards_gets_its_share_of_each() {
+    fn a_container_on_two_gpus_gets_its_share_of_each() {
         let available = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-0", "bbbbbbbb-1", "bbbbbbbb-2"]);
-        let pod = on_two_cards("p", 4);
+        let pod = on_two_gpus("p", 4);
         let chosen = choose_on(&pod, &available, &ids(["bbbbbbbb-0"]), &Ids::new());
         let expected = ids(["aaaaaaaa-0", "aaaaaaaa-1", "bbbbbbbb-1", "bbbbbbbb-2"]);
         assert_eq!(chosen, Ok(expected));
         let full = choose_on(&pod, &available, &ids(["bbbbbbbb-0", "bbbbbbbb-1"]), &Ids::new());
-        assert!(matches!(full, Err(Refusal::CardFull { free: 1, asked: 2, .. })), "{full:?}");
+        assert!(matches!(full, Err(Refusal::GpuFull { free: 1, asked: 2, .. })), "{full:?}");
     }
 }

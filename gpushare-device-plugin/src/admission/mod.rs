@@ -26,15 +26,15 @@ pub(crate) mod withheld;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
-use placement::gpu::CardUse;
+use placement::gpu::GpuUse;
 use placement::units::Units;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-use crate::cards::ids::{DeviceId, Ids, first_few};
-use crate::cards::joined;
 use crate::container::cdi::CdiError;
 use crate::container::{ContainerResponse, ContainerShare, Responder, ResponseError};
+use crate::gpus::ids::{DeviceId, Ids, first_few};
+use crate::gpus::joined;
 use crate::isolation::NodeIsolation;
 use crate::metrics::Metrics;
 use crate::pods::{PodFields, PodRef, container_requests};
@@ -97,7 +97,7 @@ impl Admission {
         }
     }
 
-    /// GetPreferredAllocation: ids on the claimed cards of the container being admitted, or none.
+    /// GetPreferredAllocation: ids on the claimed GPUs of the container being admitted, or none.
     ///
     /// Never an error: an error would fail the pod with a text of the kubelet's own. Without preferred ids the
     /// kubelet calls Allocate with any ids, and [`Admission::allocate`] refuses with the reason.
@@ -132,7 +132,7 @@ impl Admission {
         identified: &mut Option<Arc<PodFacts>>,
     ) -> Result<ChosenIds, Refusal> {
         let must_include = parse(&request.must_include_device_i_ds)?;
-        // Ids that do not parse are on none of our cards.
+        // Ids that do not parse are on none of our GPUs.
         let available: Ids =
             request.available_device_i_ds.iter().filter_map(|id| id.parse().ok()).collect();
         let id_request = IdRequest { size, must_include };
@@ -150,10 +150,10 @@ impl Admission {
             records.begin_allocation(&facts, &ask.name);
             records.in_use_for(&facts.uid)
         };
-        let cards = self.sources.cards();
+        let gpus = self.sources.gpus();
         let offered = self.sources.closed.borrow().offered.clone();
         let supply =
-            IdSupply { cards: &cards, available: &available, in_use: &in_use, offered: &offered };
+            IdSupply { gpus: &gpus, available: &available, in_use: &in_use, offered: &offered };
         choose(&facts, &ask, &id_request, &supply)
     }
 
@@ -169,7 +169,7 @@ impl Admission {
             gpu,
             &NodeView {
                 records: &self.sources.records(),
-                cards: &self.sources.cards(),
+                gpus: &self.sources.gpus(),
                 closed: &self.sources.closed.borrow().clone(),
                 pods: &self.sources.pods.all(),
             },
@@ -179,7 +179,7 @@ impl Admission {
             uid = %facts.uid,
             namespace = facts.namespace,
             pod = facts.name,
-            "the scheduler-extender did not bind the pod: this plugin has chosen its cards"
+            "the scheduler-extender did not bind the pod: this plugin has chosen its GPUs"
         );
         self.metrics.unclaimed_placed.inc();
         Ok(placed)
@@ -267,7 +267,7 @@ impl Admission {
         (self.sources.records.changes(), self.sources.pods.changes())
     }
 
-    /// Allocate: the cards of these ids, if they were chosen for a claim on these cards.
+    /// Allocate: the GPUs of these ids, if they were chosen for a claim on these GPUs.
     ///
     /// # Errors
     /// If they were not. The kubelet then fails the pod, with the refusal's text as its event.
@@ -278,13 +278,13 @@ impl Admission {
             Ok((grant, response)) => {
                 self.count_isolation(grant, response);
                 let PodFacts { uid, namespace, name: pod, .. } = &*grant.facts;
-                let cards = joined(grant.cards.iter().map(|card| &card.uuid));
+                let gpus = joined(grant.gpus.iter().map(|gpu| &gpu.uuid));
                 tracing::info!(
                     %uid,
                     namespace,
                     pod,
                     container = grant.container,
-                    cards,
+                    gpus,
                     units = ids.len(),
                     isolation = %response.isolation.isolation,
                     "allocated"
@@ -338,7 +338,7 @@ impl Admission {
         ids: &Ids,
         identified: &mut Option<Arc<PodFacts>>,
     ) -> Result<(Grant, ContainerResponse), Refusal> {
-        let cards = self.sources.cards();
+        let gpus = self.sources.gpus();
         let preference = {
             let mut calls = self.calls();
             calls.in_flight = InFlight::Allocated(Instant::now());
@@ -347,7 +347,7 @@ impl Admission {
         };
         *identified = preference.as_ref().and_then(|preference| preference.pod.clone());
         let mut records = self.sources.records();
-        let granted = allocate::decide(ids, preference.as_ref(), &records, &cards)
+        let granted = allocate::decide(ids, preference.as_ref(), &records, &gpus)
             .and_then(|grant| self.respond(grant));
         if let (Err(refusal), Some(preference)) = (&granted, &preference) {
             if let Some(pod) = &preference.pod {
@@ -372,13 +372,13 @@ impl Admission {
         }
     }
 
-    /// PreStartContainer: checks that the container about to start is on its claimed cards.
+    /// PreStartContainer: checks that the container about to start is on its claimed GPUs.
     ///
     /// # Errors
     /// If records and claim contradict each other, or the kubelet's record cannot be read.
     pub async fn prestart(&self, ids: &[String]) -> Result<(), StartError> {
         let Ok(ids) = parse(ids) else {
-            // Ids of a plugin that served the resource before: that plugin gave the container its card.
+            // Ids of a plugin that served the resource before: that plugin gave the container its GPU.
             self.metrics.starts.with(["unverifiable"]).inc();
             return Ok(());
         };
@@ -419,22 +419,22 @@ fn container_share(grant: &Grant) -> ContainerShare<'_> {
     let pod = gpu.map_or(container, |gpu| gpu.request.peak());
     let isolation = gpu.and_then(|gpu| gpu.isolation.as_deref());
     let ask = container_requests(&grant.facts).find(|ask| ask.name == grant.container);
-    let requested = ask.map(|ask| ask.card_use).unwrap_or_default();
-    let card_use = CardUse { exclusive: is_exclusive(grant), ..requested };
+    let requested = ask.map(|ask| ask.gpu_use).unwrap_or_default();
+    let gpu_use = GpuUse { exclusive: is_exclusive(grant), ..requested };
     let mps_conflict = gpu.and_then(|gpu| gpu.mps_conflicts.get(&grant.container)).copied();
     ContainerShare {
         uid: &grant.facts.uid,
-        cards: &grant.cards,
+        gpus: &grant.gpus,
         container,
         pod,
-        card_use,
+        gpu_use,
         isolation,
         mps_conflict,
     }
 }
 
-/// Whether the container's pod has the cards exclusively. The claim decides: the extender keeps other pods off these
-/// cards by the claim.
+/// Whether the container's pod has the GPUs exclusively. The claim decides: the extender keeps other pods off these
+/// GPUs by the claim.
 fn is_exclusive(grant: &Grant) -> bool {
     let shares = grant.facts.claim().and_then(|claim| claim.of(&grant.container));
     shares.is_some_and(|shares| shares.values().all(|share| share.exclusive))
@@ -456,7 +456,7 @@ fn refusal_for(grant: &Grant, cause: ResponseError) -> Refusal {
 
 fn parse(ids: &[String]) -> Result<Ids, Refusal> {
     let parsed: Result<Ids, _> = ids.iter().map(|id| id.parse::<DeviceId>()).collect();
-    parsed.map_err(|_| Refusal::NotOnClaimedCard(first_few(ids)))
+    parsed.map_err(|_| Refusal::NotOnClaimedGpu(first_few(ids)))
 }
 
 #[cfg(test)]
@@ -464,25 +464,25 @@ mod tests {
     use cluster::GpuPod;
 
     use super::*;
-    use crate::fixtures::{A, cards, ids, simple, with_use};
+    use crate::fixtures::{A, gpus, ids, simple, with_use};
 
-    fn has_cards_for_itself(facts: PodFacts) -> bool {
+    fn has_gpus_for_itself(facts: PodFacts) -> bool {
         let grant = Grant {
             facts: Arc::new(facts),
             container: "main".to_owned(),
-            cards: cards(&[(A, 4)]).iter().cloned().collect(),
+            gpus: gpus(&[(A, 4)]).iter().cloned().collect(),
             ids: ids(["aaaaaaaa-0"]),
         };
-        container_share(&grant).card_use.exclusive
+        container_share(&grant).gpu_use.exclusive
     }
 
     #[test]
-    fn a_container_has_an_exclusive_card_by_its_claim_alone() {
-        let whole = with_use("p", A, 1, CardUse { exclusive: true, ..CardUse::default() });
+    fn a_container_has_an_exclusive_gpu_by_its_claim_alone() {
+        let whole = with_use("p", A, 1, GpuUse { exclusive: true, ..GpuUse::default() });
         let claim = simple("p", A, 1).claim().cloned();
         let gpu = whole.gpu_pod().map(|gpu| GpuPod { claim: Ok(claim), ..gpu.clone() });
         let edited = PodFacts { gpu: Ok(gpu), ..whole.clone() };
-        assert!(!has_cards_for_itself(edited));
-        assert!(has_cards_for_itself(whole));
+        assert!(!has_gpus_for_itself(edited));
+        assert!(has_gpus_for_itself(whole));
     }
 }

@@ -1,4 +1,4 @@
-//! PreStartContainer: whether the kubelet's records and the pod's claim agree on the card of a container
+//! PreStartContainer: whether the kubelet's records and the pod's claim agree on the GPU of a container
 //! that is about to start.
 //!
 //! The kubelet calls it before each start of a container, restarts included, and after it recorded the
@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cluster::PodFacts;
-use placement::units::{CardId, PodUid};
+use placement::units::{GpuId, PodUid};
 use tokio::time::timeout;
 
-use super::allocate::cards_of;
-use super::choose::claimed_cards;
+use super::allocate::gpus_of;
+use super::choose::claimed_gpus;
 use super::refusal::Refusal;
 use super::sources::{READ_BUDGET, Sources};
-use crate::cards::ids::{Ids, first_few};
-use crate::cards::{Cards, joined};
+use crate::gpus::ids::{Ids, first_few};
+use crate::gpus::{Gpus, joined};
 use crate::records::HoldingContainer;
 use crate::records::pod_resources::Record;
 
@@ -47,18 +47,18 @@ pub enum Mismatch {
         /// The container's name.
         container: String,
     },
-    /// The claim names other cards.
+    /// The claim names other GPUs.
     #[error(
-        "pod {pod}, container {container} is on card {card} but claims card {claimed}; delete the pod"
+        "pod {pod}, container {container} is on GPU {gpu} but claims GPU {claimed}; delete the pod"
     )]
     Claim {
         /// Namespace and name of the pod.
         pod: String,
         /// The container's name.
         container: String,
-        /// The cards of its ids.
-        card: String,
-        /// The cards of its claim.
+        /// The GPUs of its ids.
+        gpu: String,
+        /// The GPUs of its claim.
         claimed: String,
     },
     /// The kubelet gave the ids to another pod than the one that they were chosen for.
@@ -83,7 +83,7 @@ pub enum Mismatch {
 /// Why a container may not start now.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An id is on no card.
+    /// An id is on no GPU.
     #[error(transparent)]
     Ids(#[from] Refusal),
     /// Records and claim contradict each other.
@@ -113,7 +113,7 @@ impl From<tonic::Status> for StartError {
     }
 }
 
-/// Compares the container that holds `ids` on `cards` with the kubelet's record of its pod and with the
+/// Compares the container that holds `ids` on `gpus` with the kubelet's record of its pod and with the
 /// pod's claim.
 ///
 /// # Errors
@@ -121,7 +121,7 @@ impl From<tonic::Status> for StartError {
 pub fn check(
     owner: &HoldingContainer,
     ids: &Ids,
-    cards: &BTreeSet<CardId>,
+    gpus: &BTreeSet<GpuId>,
     record: &Record,
     facts: Option<&PodFacts>,
 ) -> Result<Check, Mismatch> {
@@ -133,12 +133,12 @@ pub fn check(
             container: owner.container.clone(),
         });
     }
-    let claimed = facts.and_then(|facts| claimed_cards(facts, &owner.container).ok());
+    let claimed = facts.and_then(|facts| claimed_gpus(facts, &owner.container).ok());
     match claimed {
-        Some(claimed) if !claimed.keys().eq(cards) => Err(Mismatch::Claim {
+        Some(claimed) if !claimed.keys().eq(gpus) => Err(Mismatch::Claim {
             pod: owner.pod.to_string(),
             container: owner.container.clone(),
-            card: joined(cards),
+            gpu: joined(gpus),
             claimed: joined(claimed.keys()),
         }),
         Some(_) if shown == Some(true) => Ok(Check::Verified),
@@ -158,11 +158,11 @@ fn shows(record: &Record, container: &str, ids: &Ids) -> Option<bool> {
 /// Finds the container that holds `ids`, and compares its record and claim.
 ///
 /// # Errors
-/// If an id is on no card, records and claim contradict each other, or the kubelet's record
+/// If an id is on no GPU, records and claim contradict each other, or the kubelet's record
 /// cannot be read.
 pub async fn find_and_check(sources: &Sources, ids: &Ids) -> Result<Check, StartError> {
-    let cards = sources.cards();
-    let on = named_by(ids, &cards)?;
+    let gpus = sources.gpus();
+    let on = named_by(ids, &gpus)?;
     let Some(owner) = owner(sources, ids)? else { return Ok(Check::Unverifiable) };
     let record =
         if owner.init { Record::Unsupported } else { sources.kubelet.get(&owner.pod).await? };
@@ -170,10 +170,10 @@ pub async fn find_and_check(sources: &Sources, ids: &Ids) -> Result<Check, Start
     Ok(check(&owner, ids, &on, &record, facts.as_deref())?)
 }
 
-/// The cards that a container's ids name. Ids that their card no longer offers count as well.
-fn named_by(ids: &Ids, cards: &Cards) -> Result<BTreeSet<CardId>, Refusal> {
-    let named = cards_of(ids, |id| cards.named_by(id))?;
-    Ok(named.into_iter().map(|card| card.uuid.clone()).collect())
+/// The GPUs that a container's ids name. Ids that their GPU no longer offers count as well.
+fn named_by(ids: &Ids, gpus: &Gpus) -> Result<BTreeSet<GpuId>, Refusal> {
+    let named = gpus_of(ids, |id| gpus.named_by(id))?;
+    Ok(named.into_iter().map(|gpu| gpu.uuid.clone()).collect())
 }
 
 /// The container that holds these ids; `None` if the kubelet's checkpoint cannot be read, or names a
@@ -224,7 +224,7 @@ async fn facts_of(sources: &Sources, owner: &HoldingContainer) -> Option<Arc<Pod
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{A, B, cards, ids, listed, simple};
+    use crate::fixtures::{A, B, gpus, ids, listed, simple};
     use crate::pods::PodRef;
 
     fn owner(init: bool) -> HoldingContainer {
@@ -236,8 +236,8 @@ mod tests {
         }
     }
 
-    fn on(card: &str) -> BTreeSet<CardId> {
-        [card.into()].into()
+    fn on(gpu: &str) -> BTreeSet<GpuId> {
+        [gpu.into()].into()
     }
 
     fn record<const N: usize>(held: [&str; N]) -> Record {
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_contradiction_alone_is_a_mismatch() {
         let unreadable = StartError::from(tonic::Status::unavailable("the kubelet restarts"));
-        let unknown = StartError::from(Refusal::NotOnClaimedCard("aaaaaaaa-0".to_owned()));
+        let unknown = StartError::from(Refusal::NotOnClaimedGpu("aaaaaaaa-0".to_owned()));
         let mismatch = StartError::from(Mismatch::NoOwner("aaaaaaaa-0".to_owned()));
         let labels = [unreadable, unknown, mismatch].map(|error| error.label());
         assert_eq!(labels, [Some("record"), Some("not_on_claimed_card"), None]);
@@ -257,11 +257,11 @@ mod tests {
     fn a_start_is_verified_where_record_and_claim_agree() {
         let held = ids(["aaaaaaaa-0"]);
         let facts = simple("p", A, 1);
-        let card = on(A);
+        let gpu = on(A);
         let shown = record(["aaaaaaaa-0"]);
-        assert_eq!(check(&owner(false), &held, &card, &shown, Some(&facts)), Ok(Check::Verified));
-        assert_eq!(check(&owner(false), &held, &card, &shown, None), Ok(Check::Unverifiable));
-        let unsupported = check(&owner(false), &held, &card, &Record::Unsupported, Some(&facts));
+        assert_eq!(check(&owner(false), &held, &gpu, &shown, Some(&facts)), Ok(Check::Verified));
+        assert_eq!(check(&owner(false), &held, &gpu, &shown, None), Ok(Check::Unverifiable));
+        let unsupported = check(&owner(false), &held, &gpu, &Record::Unsupported, Some(&facts));
         assert_eq!(unsupported, Ok(Check::Unverifiable));
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_on_another_card_holds_any_container_back() {
+    fn a_claim_on_another_gpu_holds_any_container_back() {
         let held = ids(["aaaaaaaa-0"]);
         let facts = simple("p", B, 1);
         for init in [false, true] {
@@ -287,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn a_container_restarts_on_a_card_that_has_fewer_units_by_now() {
-        let fewer = cards(&[(A, 2), (B, 2)]);
+    fn a_container_restarts_on_a_gpu_that_has_fewer_units_by_now() {
+        let fewer = gpus(&[(A, 2), (B, 2)]);
         let held = ids(["aaaaaaaa-1", "aaaaaaaa-3"]);
         assert_eq!(named_by(&held, &fewer).unwrap(), on(A));
         let elsewhere = named_by(&ids(["aaaaaaaa-0", "cccccccc-0"]), &fewer);
-        assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedCard(_))), "{elsewhere:?}");
+        assert!(matches!(elsewhere, Err(Refusal::NotOnClaimedGpu(_))), "{elsewhere:?}");
         assert!(named_by(&Ids::new(), &fewer).is_err(), "a container without ids");
     }
 

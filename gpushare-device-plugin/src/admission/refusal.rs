@@ -1,12 +1,12 @@
-//! Why a container gets no card. The texts become events of the pod.
+//! Why a container gets no GPU. The texts become events of the pod.
 //!
 //! Invariant: every text names the pod where it is known, the reason, and what to do.
 
 use cluster::{ClaimError, NODE_FAULT};
-use placement::units::{CardId, PodUid};
+use placement::units::{GpuId, PodUid};
 
-use crate::cards::Unhealthy;
-use crate::cards::ids::first_few;
+use crate::gpus::Unhealthy;
+use crate::gpus::ids::first_few;
 use crate::isolation::IsolationError;
 use crate::isolation::support::Missing;
 use crate::pods::PodRef;
@@ -16,20 +16,20 @@ use crate::pods::PodRef;
 pub enum Refusal {
     /// The pod has no claim: the extender did not bind it.
     #[error(
-        "pod {0} has no card claim: it was not bound by Plimsoll's scheduler-extender. Let kube-scheduler bind it \
+        "pod {0} has no GPU claim: it was not bound by Plimsoll's scheduler-extender. Let kube-scheduler bind it \
          (no spec.nodeName; the extender's bind verb configured), and create it again"
     )]
     Unclaimed(PodRef),
-    /// The pod has no claim, and no card has room for it.
+    /// The pod has no claim, and no GPU has room for it.
     #[error(
-        "pod {pod} has no card claim (something else than Plimsoll's scheduler-extender bound it), and this node has \
-         no card for it: {why}. Let \
+        "pod {pod} has no GPU claim (something else than Plimsoll's scheduler-extender bound it), and this node has \
+         no GPU for it: {why}. Let \
          kube-scheduler bind it (no spec.nodeName), and create it again"
     )]
     NoRoom {
         /// The pod being admitted.
         pod: PodRef,
-        /// What the cards lack.
+        /// What the GPUs lack.
         why: String,
     },
     /// The claim is malformed or does not match the pod's spec.
@@ -42,9 +42,9 @@ pub enum Refusal {
         /// What is wrong with the claim.
         cause: ClaimError,
     },
-    /// The claim gives the container no card.
+    /// The claim gives the container no GPU.
     #[error(
-        "pod {pod}, container {container}: its claim names no card for it; create the pod again"
+        "pod {pod}, container {container}: its claim names no GPU for it; create the pod again"
     )]
     NotClaimed {
         /// The pod being admitted.
@@ -52,96 +52,96 @@ pub enum Refusal {
         /// The container's name.
         container: String,
     },
-    /// The node does not have the claimed card.
+    /// The node does not have the claimed GPU.
     #[error(
-        "pod {pod} claims card {card}, which this node does not have (any more); create the pod again"
+        "pod {pod} claims GPU {gpu}, which this node does not have (any more); create the pod again"
     )]
-    NoSuchCard {
+    NoSuchGpu {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
+        /// The GPU of its claim.
+        gpu: GpuId,
     },
-    /// The claimed card has become unhealthy.
+    /// The claimed GPU has become unhealthy.
     #[error(
-        "pod {pod} claims card {card}, which has become unhealthy: {why}; create the pod again, and it goes to \
-         another card"
+        "pod {pod} claims GPU {gpu}, which has become unhealthy: {why}; create the pod again, and it goes to \
+         another GPU"
     )]
     Unhealthy {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
-        /// What is wrong with the card.
+        /// The GPU of its claim.
+        gpu: GpuId,
+        /// What is wrong with the GPU.
         why: Unhealthy,
     },
-    /// The claimed card has too few free units.
+    /// The claimed GPU has too few free units.
     #[error(
-        "pod {pod} claims {asked} units of card {card}, where {free} are free by the kubelet's record (a pod that is \
+        "pod {pod} claims {asked} units of GPU {gpu}, where {free} are free by the kubelet's record (a pod that is \
          still ending, or that the extender does not know, holds the rest); create the pod again"
     )]
-    CardFull {
+    GpuFull {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
-        /// Units of the card that no container holds.
+        /// The GPU of its claim.
+        gpu: GpuId,
+        /// Units of the GPU that no container holds.
         free: usize,
         /// Units that the kubelet requests.
         asked: usize,
     },
-    /// Another pod has the claimed card exclusively.
+    /// Another pod has the claimed GPU exclusively.
     #[error(
-        "pod {pod} claims card {card}, which another pod has for itself (`exclusive`) by the plugin's record; create \
+        "pod {pod} claims GPU {gpu}, which another pod has for itself (`exclusive`) by the plugin's record; create \
          the pod \
-         again, and it goes to another card"
+         again, and it goes to another GPU"
     )]
-    CardTaken {
+    GpuTaken {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
+        /// The GPU of its claim.
+        gpu: GpuId,
     },
-    /// Another pod holds the claimed card through another device plugin's resource, or by a resource claim.
+    /// Another pod holds the claimed GPU through another device plugin's resource, or by a resource claim.
     #[error(
-        "pod {pod} claims card {card}, which the pod with UID {holder} holds through {resource}: let one device \
+        "pod {pod} claims GPU {gpu}, which the pod with UID {holder} holds through {resource}: let one device \
          plugin or DRA driver alone serve this \
-         node's cards, and create the pod again"
+         node's GPUs, and create the pod again"
     )]
     HeldElsewhere {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
+        /// The GPU of its claim.
+        gpu: GpuId,
         /// The other resource, or the claim's driver.
         resource: String,
-        /// The UID of the pod that holds the card.
+        /// The UID of the pod that holds the GPU.
         holder: PodUid,
     },
-    /// A DRA driver offers the claimed card as well.
+    /// A DRA driver offers the claimed GPU as well.
     #[error(
-        "pod {pod} claims card {card}, which the DRA driver {driver} offers as well: let one of both serve this node's \
-         cards, and create the pod again"
+        "pod {pod} claims GPU {gpu}, which the DRA driver {driver} offers as well: let one of both serve this node's \
+         GPUs, and create the pod again"
     )]
     OfferedByDra {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
+        /// The GPU of its claim.
+        gpu: GpuId,
         /// The driver.
         driver: String,
     },
-    /// The pod claims the card exclusively, and another pod is on it.
+    /// The pod claims the GPU exclusively, and another pod is on it.
     #[error(
-        "pod {pod} claims card {card} for itself (`exclusive`), where another pod (one that is still ending, or that \
+        "pod {pod} claims GPU {gpu} for itself (`exclusive`), where another pod (one that is still ending, or that \
          the extender \
          does not know) holds units by the kubelet's record; create the pod again"
     )]
     NotAlone {
         /// The pod being admitted.
         pod: PodRef,
-        /// The card of its claim.
-        card: CardId,
+        /// The GPU of its claim.
+        gpu: GpuId,
     },
     /// No pod of the node waits for that many units.
     #[error(
@@ -168,7 +168,7 @@ pub enum Refusal {
     },
     /// Several pods may be the one being admitted, and none of them has a claim.
     #[error(
-        "{size} units were asked for, and none of the pods that may be the one being admitted has a card claim ({}): \
+        "{size} units were asked for, and none of the pods that may be the one being admitted has a GPU claim ({}): \
          they were not \
          bound by Plimsoll's scheduler-extender. Let kube-scheduler bind them (no spec.nodeName; the extender's bind \
          verb \
@@ -226,9 +226,9 @@ pub enum Refusal {
         "device ids {0} were not chosen by this plugin for the pod being admitted; create the pod again"
     )]
     NotChosen(String),
-    /// An id is on none of the container's claimed cards.
-    #[error("device ids {0} are not on cards of this node that were claimed; create the pod again")]
-    NotOnClaimedCard(String),
+    /// An id is on none of the container's claimed GPUs.
+    #[error("device ids {0} are not on GPUs of this node that were claimed; create the pod again")]
+    NotOnClaimedGpu(String),
 }
 
 impl Refusal {
@@ -259,10 +259,10 @@ impl Refusal {
             Self::NoRoom { .. } => "no_room",
             Self::BadClaim { .. } => "bad_claim",
             Self::NotClaimed { .. } => "not_claimed",
-            Self::NoSuchCard { .. } => "no_such_card",
+            Self::NoSuchGpu { .. } => "no_such_card",
             Self::Unhealthy { .. } => "unhealthy",
-            Self::CardFull { .. } => "card_full",
-            Self::CardTaken { .. } => "card_taken",
+            Self::GpuFull { .. } => "card_full",
+            Self::GpuTaken { .. } => "card_taken",
             Self::NotAlone { .. } => "not_alone",
             Self::HeldElsewhere { .. } => "held_elsewhere",
             Self::OfferedByDra { .. } => "offered_by_dra",
@@ -274,7 +274,7 @@ impl Refusal {
             Self::Isolation { .. } => "isolation",
             Self::Limit { .. } | Self::TooManyLimits { .. } => "limit",
             Self::NotChosen(_) => "not_chosen",
-            Self::NotOnClaimedCard(_) => "not_on_claimed_card",
+            Self::NotOnClaimedGpu(_) => "not_on_claimed_card",
         }
     }
 }
@@ -298,12 +298,12 @@ mod tests {
             Refusal::NotInApi { .. } => &["make it a DaemonSet's"],
             Refusal::NoRoom { .. } => &["Let kube-scheduler bind it", "create it again"],
             Refusal::BadClaim { .. } => &["Something other than", "create the pod again"],
-            Refusal::NotClaimed { .. } | Refusal::NoSuchCard { .. } | Refusal::NoPodAsks { .. } => {
+            Refusal::NotClaimed { .. } | Refusal::NoSuchGpu { .. } | Refusal::NoPodAsks { .. } => {
                 &["create the pod again"]
             }
-            Refusal::CardFull { .. } => &["holds the rest", "create the pod again"],
-            Refusal::CardTaken { .. } | Refusal::Unhealthy { .. } => {
-                &["create the pod again", "another card"]
+            Refusal::GpuFull { .. } => &["holds the rest", "create the pod again"],
+            Refusal::GpuTaken { .. } | Refusal::Unhealthy { .. } => {
+                &["create the pod again", "another GPU"]
             }
             Refusal::NotAlone { .. } => &["holds units", "create the pod again"],
             Refusal::HeldElsewhere { .. } => &["one device plugin", "create the pod again"],
@@ -328,13 +328,13 @@ mod tests {
                     Missing::NoDaemon(_) => &["run it on this node", "mps.enabled"],
                     Missing::NotTheDaemons { .. } => &["Remove it", "mps.enabled"],
                     Missing::MpsConflict(MpsConflict::Pipes) => &["mount it elsewhere"],
-                    Missing::OldCard { .. } => &["keep pods", "off this node"],
+                    Missing::OldGpu { .. } => &["keep pods", "off this node"],
                     Missing::MpsConflict(_) => &["take ", " off"],
                 },
             },
             Refusal::Limit { .. } => &["Mount the host's CDI directory"],
             Refusal::TooManyLimits { .. } => &["gpu-mem-limit", "create the pod again"],
-            Refusal::NotChosen(_) | Refusal::NotOnClaimedCard(_) => &["create the pod again"],
+            Refusal::NotChosen(_) | Refusal::NotOnClaimedGpu(_) => &["create the pod again"],
         }
     }
 
@@ -356,23 +356,23 @@ mod tests {
         };
         let known = [
             Refusal::Unclaimed(pod()),
-            Refusal::NoRoom { pod: pod(), why: "no card with room".to_owned() },
+            Refusal::NoRoom { pod: pod(), why: "no GPU with room".to_owned() },
             Refusal::BadClaim { pod: pod(), cause: claim },
             Refusal::NotClaimed { pod: pod(), container: "main".to_owned() },
-            Refusal::NoSuchCard { pod: pod(), card: "GPU-a".into() },
-            Refusal::Unhealthy { pod: pod(), card: "GPU-a".into(), why: Unhealthy::Lost },
-            Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 },
-            Refusal::CardTaken { pod: pod(), card: "GPU-a".into() },
-            Refusal::NotAlone { pod: pod(), card: "GPU-a".into() },
+            Refusal::NoSuchGpu { pod: pod(), gpu: "GPU-a".into() },
+            Refusal::Unhealthy { pod: pod(), gpu: "GPU-a".into(), why: Unhealthy::Lost },
+            Refusal::GpuFull { pod: pod(), gpu: "GPU-a".into(), free: 2, asked: 3 },
+            Refusal::GpuTaken { pod: pod(), gpu: "GPU-a".into() },
+            Refusal::NotAlone { pod: pod(), gpu: "GPU-a".into() },
             Refusal::HeldElsewhere {
                 pod: pod(),
-                card: "GPU-a".into(),
+                gpu: "GPU-a".into(),
                 resource: "nvidia.com/gpu".to_owned(),
                 holder: "8b1f4a9e".into(),
             },
             Refusal::OfferedByDra {
                 pod: pod(),
-                card: "GPU-a".into(),
+                gpu: "GPU-a".into(),
                 driver: "gpu.nvidia.com".to_owned(),
             },
             Refusal::Ambiguous { size: 3, pods: vec![pod()] },
@@ -411,7 +411,7 @@ mod tests {
             Refusal::NoPodAsks { size: 3 },
             Refusal::Unidentified("PodResources List: timed out".to_owned()),
             Refusal::NotChosen("aaaaaaaa-0".to_owned()),
-            Refusal::NotOnClaimedCard("aaaaaaaa-0".to_owned()),
+            Refusal::NotOnClaimedGpu("aaaaaaaa-0".to_owned()),
         ];
         for refusal in known.iter().chain(&unknown) {
             let text = refusal.to_string();
@@ -433,9 +433,9 @@ mod tests {
     #[test]
     fn the_text_names_pod_reason_and_remedy() {
         let text =
-            Refusal::CardFull { pod: pod(), card: "GPU-a".into(), free: 2, asked: 3 }.to_string();
+            Refusal::GpuFull { pod: pod(), gpu: "GPU-a".into(), free: 2, asked: 3 }.to_string();
         assert!(
-            text.starts_with("pod ml/train-0 claims 3 units of card GPU-a, where 2 are free"),
+            text.starts_with("pod ml/train-0 claims 3 units of GPU GPU-a, where 2 are free"),
             "{text}"
         );
         assert!(text.ends_with("create the pod again"), "{text}");

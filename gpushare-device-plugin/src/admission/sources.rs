@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::cards::Cards;
-use crate::cards::closed::ClosedCards;
+use crate::gpus::Gpus;
+use crate::gpus::closed::ClosedGpus;
 use crate::lingering::Lingering;
 use crate::pods::{PodCache, ReadPod};
 use crate::records::checkpoint::CheckpointFile;
@@ -17,13 +17,13 @@ use crate::records::{Records, SharedRecords};
 /// no other pod meanwhile.
 pub const READ_BUDGET: Duration = Duration::from_secs(3);
 
-/// Caches of cards, pods and device ids, and clients to read more.
+/// Caches of GPUs, pods and device ids, and clients to read more.
 #[derive(Clone)]
 pub struct Sources {
-    /// This node's cards, as they change.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// This node's GPUs, as they change.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Those that take no new pods.
-    pub closed: watch::Receiver<Arc<ClosedCards>>,
+    pub closed: watch::Receiver<Arc<ClosedGpus>>,
     /// This node's pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Reads one pod from the API server.
@@ -39,9 +39,9 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The current cards.
-    pub fn cards(&self) -> Arc<Cards> {
-        self.cards.borrow().clone()
+    /// The current GPUs.
+    pub fn gpus(&self) -> Arc<Gpus> {
+        self.gpus.borrow().clone()
     }
 
     /// Updates the records with the kubelet's list.

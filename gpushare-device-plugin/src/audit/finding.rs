@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use cluster::PodFacts;
-use placement::units::{CardId, PodUid};
+use placement::units::{GpuId, PodUid};
 
 use crate::pods::PodRef;
 
@@ -15,25 +15,25 @@ pub(crate) enum Kind {
     ClaimWithoutRecord,
     /// The kubelet records that a pod holds units, and the pod has no claim.
     RecordWithoutClaim,
-    /// A pod is on another card by the kubelet's record than by its claim.
+    /// A pod is on another GPU by the kubelet's record than by its claim.
     ClaimElsewhere,
     /// The kubelet records units that are not in this program's records.
     RecordUnknown,
-    /// Pods hold a card through this resource and through another one.
-    CardHeldTwice,
-    /// Another resource offers a card as well.
-    CardOfferedTwice,
-    /// A process is on a card that its container does not hold.
+    /// Pods hold a GPU through this resource and through another one.
+    GpuHeldTwice,
+    /// Another resource offers a GPU as well.
+    GpuOfferedTwice,
+    /// A process is on a GPU that its container does not hold.
     ProcessElsewhere,
-    /// A container's processes use more memory of a card than its share.
+    /// A container's processes use more memory of a GPU than its share.
     MemoryOverShare,
     /// A process of a container that MPS limits is no client of MPS, so that nothing limits it.
     ProcessOutsideMps,
     /// By NVML, the driver does not hold a container to the limit that it was given.
     LimitNotHeld,
-    /// Processes of no pod are on a card.
+    /// Processes of no pod are on a GPU.
     UnmanagedProcess,
-    /// Processes of a pod that no longer exists are on a card.
+    /// Processes of a pod that no longer exists are on a GPU.
     ProcessOfGonePod,
 }
 
@@ -44,8 +44,8 @@ impl Kind {
         Self::RecordWithoutClaim,
         Self::ClaimElsewhere,
         Self::RecordUnknown,
-        Self::CardHeldTwice,
-        Self::CardOfferedTwice,
+        Self::GpuHeldTwice,
+        Self::GpuOfferedTwice,
         Self::ProcessElsewhere,
         Self::MemoryOverShare,
         Self::ProcessOutsideMps,
@@ -70,8 +70,8 @@ impl Kind {
             Self::RecordWithoutClaim => ("record_without_claim", "GPURecordWithoutClaim"),
             Self::ClaimElsewhere => ("claim_elsewhere", "GPUClaimElsewhere"),
             Self::RecordUnknown => ("record_unknown", "GPURecordUnknown"),
-            Self::CardHeldTwice => ("card_held_twice", "GPUCardHeldTwice"),
-            Self::CardOfferedTwice => ("card_offered_twice", "GPUCardOfferedTwice"),
+            Self::GpuHeldTwice => ("card_held_twice", "GPUCardHeldTwice"),
+            Self::GpuOfferedTwice => ("card_offered_twice", "GPUCardOfferedTwice"),
             Self::ProcessElsewhere => ("process_elsewhere", "GPUProcessElsewhere"),
             Self::MemoryOverShare => ("memory_over_share", "GPUMemoryOverShare"),
             Self::ProcessOutsideMps => ("process_outside_mps", "GPUProcessOutsideMPS"),
@@ -105,29 +105,24 @@ pub(crate) struct Finding {
     pub pod: Option<AffectedPod>,
     /// The container; `None` if the finding is not about one.
     pub container: Option<String>,
-    /// The card; `None` if the finding is not about one.
-    pub card: Option<CardId>,
+    /// The GPU; `None` if the finding is not about one.
+    pub gpu: Option<GpuId>,
 }
 
 impl Finding {
-    pub(super) fn of_card(kind: Kind, card: &CardId) -> Self {
-        Self { kind, pod: None, container: None, card: Some(card.clone()) }
+    pub(super) fn of_gpu(kind: Kind, gpu: &GpuId) -> Self {
+        Self { kind, pod: None, container: None, gpu: Some(gpu.clone()) }
     }
 
     pub(super) fn of_pod(kind: Kind, facts: &PodFacts) -> Self {
         let pod = AffectedPod { uid: facts.uid.clone(), name: Some(PodRef::of(facts)) };
-        Self { kind, pod: Some(pod), container: None, card: None }
+        Self { kind, pod: Some(pod), container: None, gpu: None }
     }
 
-    pub(super) fn of_container(
-        kind: Kind,
-        facts: &PodFacts,
-        container: &str,
-        card: &CardId,
-    ) -> Self {
+    pub(super) fn of_container(kind: Kind, facts: &PodFacts, container: &str, gpu: &GpuId) -> Self {
         Self {
             container: Some(container.to_owned()),
-            card: Some(card.clone()),
+            gpu: Some(gpu.clone()),
             ..Self::of_pod(kind, facts)
         }
     }
@@ -144,8 +139,8 @@ impl fmt::Display for Finding {
         if let Some(container) = &self.container {
             write!(f, ", container {container}")?;
         }
-        if let Some(card) = &self.card {
-            write!(f, ", card {card}")?;
+        if let Some(gpu) = &self.gpu {
+            write!(f, ", GPU {gpu}")?;
         }
         Ok(())
     }

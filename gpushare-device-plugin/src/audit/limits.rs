@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvml::{MemoryLimit, Probe};
-use placement::units::{CardId, MiB, PodUid};
+use placement::units::{GpuId, MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{AffectedPod, Finding, Findings, Kind};
-use crate::cards::watch::OpenNvml;
-use crate::cards::{Cards, units_of};
+use crate::gpus::watch::OpenNvml;
+use crate::gpus::{Gpus, units_of};
 use crate::pods::{ContainerId, NodePod, PodCache, PodRef};
 use crate::processes::group::container_of_folder;
 use crate::records::checkpoint::{Checkpoint, CheckpointFile};
@@ -27,15 +27,15 @@ const MAX_PODS: usize = 4_096;
 /// (<https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html>).
 const ROUNDED: u64 = 16;
 
-/// The limit of a container on one card.
+/// The limit of a container on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DriverLimit {
     /// Its pod.
     pub pod: PodUid,
     /// Its name.
     pub container: String,
-    /// The card.
-    pub card: CardId,
+    /// The GPU.
+    pub gpu: GpuId,
     /// The limit that it was given.
     pub given: MiB,
     /// The limit that NVML tells.
@@ -65,15 +65,15 @@ pub(super) fn compare(
     }
     for limit in limits {
         let (Some(instead), Some(pod)) = (limit.instead(), pods.get(&limit.pod)) else { continue };
-        let DriverLimit { container, card, given, .. } = limit;
+        let DriverLimit { container, gpu, given, .. } = limit;
         let finding = Finding {
             kind: Kind::LimitNotHeld,
             pod: Some(AffectedPod { uid: limit.pod.clone(), name: Some(PodRef::of(&pod.facts)) }),
             container: Some(container.clone()),
-            card: Some(card.clone()),
+            gpu: Some(gpu.clone()),
         };
         let note = format!(
-            "container {container} was given {} MiB of card {card}, and by NVML the driver lets it use {instead}: the node \
+            "container {container} was given {} MiB of GPU {gpu}, and by NVML the driver lets it use {instead}: the node \
              takes no further pods with isolation `driver`. Delete the pod and create it again",
             given.0
         );
@@ -91,8 +91,8 @@ pub(crate) struct LimitWatch {
     pub checkpoint: CheckpointFile,
     /// The node's pods.
     pub pods: Arc<PodCache>,
-    /// The node's cards.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// The node's GPUs.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Time between two reads.
     pub every: Duration,
     /// Publishes them.
@@ -115,10 +115,10 @@ impl LimitWatch {
             ticks.tick().await;
             let Some(probe) = self.probe.borrow().clone() else { continue };
             let (cgroups, file) = (self.cgroups.clone(), self.checkpoint.clone());
-            let (pods, cards) = (self.pods.by_uids(), self.cards.borrow().clone());
+            let (pods, gpus) = (self.pods.by_uids(), self.gpus.borrow().clone());
             let read = tokio::task::spawn_blocking(move || {
                 let Ok(checkpoint) = file.read() else { return Vec::new() };
-                read(&*probe, &cgroups, &checkpoint, &pods, &cards)
+                read(&*probe, &cgroups, &checkpoint, &pods, &gpus)
             });
             match read.await {
                 Ok(limits) => drop(self.limits.send_replace(Arc::new(limits))),
@@ -134,7 +134,7 @@ fn read(
     cgroups: &Path,
     checkpoint: &Checkpoint,
     pods: &HashMap<PodUid, NodePod>,
-    cards: &Cards,
+    gpus: &Gpus,
 ) -> Vec<DriverLimit> {
     let mut limits = Vec::new();
     if checkpoint.container_limits.values().all(|limit| limit.by_driver().is_none()) {
@@ -148,12 +148,12 @@ fn read(
         let Some(pod) = pods.get(&held.pod) else { continue };
         for (id, _) in pod.containers.iter().filter(|(_, name)| **name == held.container) {
             let Some(group) = groups.get(id) else { continue };
-            for card in units_of(&held.ids, cards).into_keys() {
-                let told = probe.memory_limit(card.as_str(), group);
+            for gpu in units_of(&held.ids, gpus).into_keys() {
+                let told = probe.memory_limit(gpu.as_str(), group);
                 limits.push(DriverLimit {
                     pod: held.pod.clone(),
                     container: held.container.clone(),
-                    card,
+                    gpu,
                     given,
                     told: told.unwrap_or(MemoryLimit::Unknown),
                 });
@@ -182,19 +182,19 @@ mod tests {
     use nvml::Scripted;
 
     use super::*;
-    use crate::fixtures::{A, B, cards, ids, simple};
+    use crate::fixtures::{A, B, gpus, ids, simple};
     use crate::isolation::limit::{Limit, MpsLimit};
     use crate::records::checkpoint::HeldIds;
 
     const P: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
     const GIB: u64 = 1 << 30;
 
-    /// What NVML tells of a container `main` with 1 GiB of card A.
+    /// What NVML tells of a container `main` with 1 GiB of GPU A.
     fn told(limit: MemoryLimit) -> DriverLimit {
         DriverLimit {
             pod: "p".into(),
             container: "main".to_owned(),
-            card: A.into(),
+            gpu: A.into(),
             given: MiB(1024),
             told: limit,
         }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limited_containers_group_is_asked_on_each_of_its_cards() {
+    fn each_limited_containers_group_is_asked_on_each_of_its_gpus() {
         let dir = tempfile::tempdir().unwrap();
         let slice = format!("kubepods-burstable-pod{}.slice", P.replace('-', "_"));
         let pod = dir.path().join("kubepods.slice/kubepods-burstable.slice").join(slice);
@@ -242,7 +242,7 @@ mod tests {
         ];
         let containers = Arc::new(BTreeMap::from(containers));
         let pods = HashMap::from([(P.into(), NodePod { containers, ..facts.into() })]);
-        let mps = MpsLimit { cards: 1, limit: MiB(1), threads: 25 };
+        let mps = MpsLimit { gpus: 1, limit: MiB(1), threads: 25 };
         let limits = [
             ("main", Limit::Driver { limit: MiB(1024) }),
             ("mps", Limit::Mps(mps)),
@@ -261,14 +261,14 @@ mod tests {
             container_limits: container_limits.into(),
             ..Checkpoint::default()
         };
-        let card = |uuid: &str| nvml::Card { uuid: uuid.to_owned(), ..nvml::Card::default() };
-        let probe = Scripted::new(vec![card(A), card(B)]);
+        let gpu = |uuid: &str| nvml::Gpu { uuid: uuid.to_owned(), ..nvml::Gpu::default() };
+        let probe = Scripted::new(vec![gpu(A), gpu(B)]);
         probe.set_memory_limit(A, &group("a"), MemoryLimit::Bytes(GIB));
         probe.set_lost(B, true);
-        let read = read(&probe, dir.path(), &checkpoint, &pods, &cards(&[(A, 4), (B, 4)]));
+        let read = read(&probe, dir.path(), &checkpoint, &pods, &gpus(&[(A, 4), (B, 4)]));
         let read: Vec<_> = read
             .iter()
-            .map(|limit| (limit.container.as_str(), limit.card.as_str(), limit.told))
+            .map(|limit| (limit.container.as_str(), limit.gpu.as_str(), limit.told))
             .collect();
         let expected = [("main", A, MemoryLimit::Bytes(GIB)), ("main", B, MemoryLimit::Unknown)];
         assert_eq!(read, expected);

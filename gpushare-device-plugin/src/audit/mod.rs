@@ -1,4 +1,4 @@
-//! The audit: the periodic comparison of claims, the kubelet's records and the processes on the cards.
+//! The audit: the periodic comparison of claims, the kubelet's records and the processes on the GPUs.
 //!
 //! [`compare`] and [`limits`] find contradictions ([`finding`]), [`watch`] repairs some of them and reports the rest.
 //!

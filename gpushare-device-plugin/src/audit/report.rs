@@ -105,12 +105,12 @@ mod tests {
 
     fn of_pod(kind: Kind) -> Finding {
         let pod = Some(AffectedPod { uid: "p".into(), name: None });
-        Finding { kind, pod, container: None, card: None }
+        Finding { kind, pod, container: None, gpu: None }
     }
 
     fn unmanaged() -> Finding {
         let kind = Kind::UnmanagedProcess;
-        Finding { kind, pod: None, container: None, card: Some(A.into()) }
+        Finding { kind, pod: None, container: None, gpu: Some(A.into()) }
     }
 
     fn findings(found: &[Finding]) -> Findings {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::{EventText, PodFacts};
-use placement::units::{CardId, MiB, PodUid};
+use placement::units::{GpuId, MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -16,7 +16,7 @@ use super::compare::{Facts, compare};
 use super::limits::{self, DriverLimit};
 use super::report::{AuditHistory, AuditOutcome};
 use super::{AffectedPod, Finding, Findings, Kind};
-use crate::cards::Cards;
+use crate::gpus::Gpus;
 use crate::isolation::support::Missing;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
@@ -28,31 +28,31 @@ use crate::records::checkpoint::{Checkpoint, CheckpointFile};
 /// The largest number of events of one audit. The rest is only logged.
 const MAX_EVENTS: usize = 20;
 
-/// Pods with a process that MPS is to limit and that is no client of it, each with the card that the process is on.
-pub(crate) type OutsideMps = BTreeSet<(CardId, PodUid)>;
+/// Pods with a process that MPS is to limit and that is no client of it, each with the GPU that the process is on.
+pub(crate) type OutsideMps = BTreeSet<(GpuId, PodUid)>;
 
 /// Audits this node.
 pub(crate) struct Audit {
     /// Time between two audits.
     pub every: Duration,
-    /// Card memory of one unit.
+    /// GPU memory of one unit.
     pub unit: MiB,
-    /// The node's cards, as they change.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// The node's GPUs, as they change.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Its pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
     pub records: Arc<SharedRecords>,
     /// The kubelet's checkpoint.
     pub checkpoint: CheckpointFile,
-    /// The processes on the cards.
+    /// The processes on the GPUs.
     pub processes: watch::Receiver<Arc<Snapshot>>,
     /// What NVML tells of the limits by the driver.
     pub limits: watch::Receiver<Arc<Vec<DriverLimit>>>,
     /// Publishes that the driver has not held a pod to its limit: for the rest of this process the node cannot enforce
     /// isolation `driver`.
     pub not_held: watch::Sender<Option<Missing>>,
-    /// Publishes the pods with a process outside of MPS, each with the card that the process is on.
+    /// Publishes the pods with a process outside of MPS, each with the GPU that the process is on.
     pub outside_mps: watch::Sender<OutsideMps>,
     /// Writes findings as events.
     pub events: NodeEvents,
@@ -81,15 +81,15 @@ impl Audit {
 
     async fn audit(&self, history: &mut AuditHistory) {
         let checkpoint = self.read_checkpoint().await;
-        let cards = self.cards.borrow().clone();
-        // Without cards or pods nothing can be compared.
-        let is_comparable = !cards.is_empty() && self.pods.is_listed();
+        let gpus = self.gpus.borrow().clone();
+        // Without GPUs or pods nothing can be compared.
+        let is_comparable = !gpus.is_empty() && self.pods.is_listed();
         let pods = self.pods.by_uids();
         let processes = self.processes.borrow().clone();
         let claimed = self.records.lock().claimed().clone();
         let mut findings = if is_comparable {
             compare(&Facts {
-                cards: &cards,
+                gpus: &gpus,
                 unit: self.unit,
                 pods: &pods,
                 checkpoint: checkpoint.as_ref(),
@@ -157,9 +157,9 @@ impl Audit {
 
     fn publish_outside_mps(&self, counting: &BTreeSet<Finding>) {
         let mut outside = OutsideMps::new();
-        for Finding { kind, pod, card, .. } in counting {
-            if let (Kind::ProcessOutsideMps, Some(pod), Some(card)) = (kind, pod, card) {
-                outside.insert((card.clone(), pod.uid.clone()));
+        for Finding { kind, pod, gpu, .. } in counting {
+            if let (Kind::ProcessOutsideMps, Some(pod), Some(gpu)) = (kind, pod, gpu) {
+                outside.insert((gpu.clone(), pod.uid.clone()));
             }
         }
         self.outside_mps.send_if_modified(|known| {

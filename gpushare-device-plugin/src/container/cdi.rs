@@ -1,8 +1,8 @@
-//! Our CDI specification: one device for each card, with the environment that a container must see, and one for each
+//! Our CDI specification: one device for each GPU, with the environment that a container must see, and one for each
 //! limit of a container.
 //!
 //! Invariants: the file is replaced atomically, so a runtime never reads a part of it. A container that restarts refers
-//! to its devices again: the device of a card stays while this process runs, that of a limit while a container of a pod
+//! to its devices again: the device of a GPU stays while this process runs, that of a limit while a container of a pod
 //! on this node has it. So the pods of the node bound the file: it has at most [`MAX_LIMITS`] limits for each of them.
 
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use placement::units::PodUid;
 use serde_json::{Value, json};
 
-use super::card_env;
-use crate::cards::{Card, Cards};
+use super::gpu_env;
+use crate::gpus::{Gpu, Gpus};
 use crate::isolation::limit::Limit;
 
-/// Value of `NVIDIA_VISIBLE_DEVICES` in a container that gets its card by CDI. NVIDIA's runtime then adds no
+/// Value of `NVIDIA_VISIBLE_DEVICES` in a container that gets its GPU by CDI. NVIDIA's runtime then adds no
 /// devices itself.
 const VOID: &str = "void";
 
@@ -42,7 +42,7 @@ pub struct SpecFile {
 /// The content of the file.
 #[derive(Debug, Default)]
 struct Content {
-    cards: Cards,
+    gpus: Gpus,
     in_use: PodLimits,
     /// The limits that an earlier process wrote, until the first [`SpecFile::set_in_use`]: it is not known which are in
     /// use.
@@ -86,14 +86,14 @@ impl SpecFile {
         &self.path
     }
 
-    /// Writes the specification for `cards` unless the file is up to date. `recorded` are limits of containers by the
+    /// Writes the specification for `gpus` unless the file is up to date. `recorded` are limits of containers by the
     /// kubelet's record, which the file may lack: it may have been deleted before this process began.
     ///
     /// # Errors
     /// If the directory cannot be made or the file cannot be written.
-    pub fn write(&self, cards: &Cards, recorded: PodLimits) -> Result<(), CdiError> {
+    pub fn write(&self, gpus: &Gpus, recorded: PodLimits) -> Result<(), CdiError> {
         let mut content = self.content();
-        content.cards = cards.clone();
+        content.gpus = gpus.clone();
         content.in_use.extend(recorded);
         self.bring_up_to_date(&content)
     }
@@ -166,7 +166,7 @@ impl SpecFile {
     fn spec(&self, content: &Content) -> Value {
         let limits: BTreeSet<&Limit> =
             content.in_use.iter().map(|(_, limit)| limit).chain(&content.earlier).collect();
-        let mut devices: Vec<Value> = content.cards.iter().map(device).collect();
+        let mut devices: Vec<Value> = content.gpus.iter().map(device).collect();
         devices.extend(limits.into_iter().map(|limit| limit.device(self.mps.as_deref())));
         json!({ "cdiVersion": "0.5.0", "kind": self.kind, "devices": devices })
     }
@@ -191,24 +191,24 @@ fn limits(text: &str) -> BTreeSet<Limit> {
     spec["devices"].as_array().into_iter().flatten().filter_map(limit).collect()
 }
 
-fn device(card: &Card) -> Value {
+fn device(gpu: &Gpu) -> Value {
     let env: Vec<String> =
-        card_env(card, VOID).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-    json!({ "name": card.uuid.as_str(), "containerEdits": { "env": env } })
+        gpu_env(gpu, VOID).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    json!({ "name": gpu.uuid.as_str(), "containerEdits": { "env": env } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::cards;
+    use crate::fixtures::gpus;
     use placement::units::MiB;
     use proptest::prelude::*;
 
     #[test]
-    fn the_spec_has_a_device_for_each_card() {
+    fn the_spec_has_a_device_for_each_gpu() {
         let dir = tempfile::tempdir().unwrap();
         let file = SpecFile::new(&dir.path().join("cdi"), "plimsoll.dev/gpu-mem", None);
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
+        file.write(&gpus(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         assert!(file.path().ends_with("cdi/plimsoll.dev-gpu-mem.json"));
         let spec: Value = serde_json::from_str(&fs::read_to_string(file.path()).unwrap()).unwrap();
         let expected = json!({
@@ -228,9 +228,9 @@ mod tests {
     fn an_unchanged_spec_is_not_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let file = SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None);
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
+        file.write(&gpus(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         let written = fs::metadata(file.path()).unwrap();
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
+        file.write(&gpus(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         use std::os::unix::fs::MetadataExt;
         assert_eq!(fs::metadata(file.path()).unwrap().ino(), written.ino());
     }
@@ -243,10 +243,10 @@ mod tests {
         SpecFile::new(dir.path(), "plimsoll.dev/gpu-mem", None)
     }
 
-    /// A file without cards.
+    /// A file without GPUs.
     fn written(dir: &tempfile::TempDir) -> SpecFile {
         let file = open(dir);
-        file.write(&Cards::default(), PodLimits::new()).unwrap();
+        file.write(&Gpus::default(), PodLimits::new()).unwrap();
         file
     }
 
@@ -259,12 +259,12 @@ mod tests {
     #[test]
     fn the_device_of_a_limit_outlives_the_process_that_wrote_it() {
         let dir = tempfile::tempdir().unwrap();
-        let cards = cards(&[("GPU-a1b2c3d4-1", 16)]);
+        let gpus = gpus(&[("GPU-a1b2c3d4-1", 16)]);
         let first = open(&dir);
-        first.write(&cards, PodLimits::new()).unwrap();
+        first.write(&gpus, PodLimits::new()).unwrap();
         first.add(&"p".into(), limit_of(2048)).unwrap();
         let second = open(&dir);
-        second.write(&cards, PodLimits::new()).unwrap();
+        second.write(&gpus, PodLimits::new()).unwrap();
         second.add(&"q".into(), limit_of(1024)).unwrap();
         assert_eq!(names(&second), ["GPU-a1b2c3d4-1", "driver-1024", "driver-2048"]);
     }
@@ -327,7 +327,7 @@ mod tests {
     fn a_file_that_someone_deletes_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
         let file = open(&dir);
-        file.write(&cards(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
+        file.write(&gpus(&[("GPU-a1b2c3d4-1", 16)]), PodLimits::new()).unwrap();
         file.add(&"p".into(), limit_of(1)).unwrap();
         fs::remove_file(file.path()).unwrap();
         file.restore().unwrap();
@@ -350,7 +350,7 @@ mod tests {
                 Some(text) => fs::write(file.path(), text).unwrap(),
             }
             let later = open(&dir);
-            later.write(&Cards::default(), recorded.clone()).unwrap();
+            later.write(&Gpus::default(), recorded.clone()).unwrap();
             assert_eq!(names(&later), ["driver-1"], "{left:?}");
         }
     }
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
         let file = SpecFile::new(Path::new("/dev/null/cdi"), "plimsoll.dev/gpu-mem", None);
-        let refused = file.write(&Cards::default(), PodLimits::new()).unwrap_err();
+        let refused = file.write(&Gpus::default(), PodLimits::new()).unwrap_err();
         assert!(refused.to_string().contains("/dev/null/cdi"), "{refused}");
     }
 
@@ -485,7 +485,7 @@ mod tests {
                             fs::remove_file(file.path()).unwrap();
                         }
                         file = open(&dir);
-                        file.write(&Cards::default(), node.checkpoint.clone()).unwrap();
+                        file.write(&Gpus::default(), node.checkpoint.clone()).unwrap();
                     }
                     FileStep::Lose => {
                         fs::remove_file(file.path()).unwrap();

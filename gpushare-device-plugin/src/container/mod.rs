@@ -1,4 +1,4 @@
-//! The response to Allocate: how a container gets its card, by CDI devices or mounts.
+//! The response to Allocate: how a container gets its GPU, by CDI devices or mounts.
 //!
 //! Invariant: values that a pod must not override go into the CDI specification ([`cdi`]), whose
 //! environment overrides the pod's own. The pod's own variables override those of the response itself.
@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use cluster::MpsConflict;
-use placement::gpu::CardUse;
+use placement::gpu::GpuUse;
 use placement::names::aliyun;
 use placement::units::{Cores, MiB, PodUid, Units};
 
-use crate::cards::{Card, joined};
+use crate::gpus::{Gpu, joined};
 use crate::isolation::limit::{Limit, MpsLimit};
 use crate::isolation::support::{IsolationSupport, Missing};
 use crate::isolation::{
@@ -24,44 +24,44 @@ use crate::nvidia::KIND;
 use cdi::{CdiError, SpecFile};
 use kubelet_api::v1beta1::{CdiDevice, ContainerAllocateResponse, Mount};
 
-/// Card memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, so a later
+/// GPU memory of one unit, in MiB. The kubelet keeps it with the response in its checkpoint, so a later
 /// process can read the unit of a container's ids.
 pub const UNIT_MIB: &str = "PLIMSOLL_GPU_UNIT_MIB";
-/// The variable with the UUID of the container's card, the first of several, for programs in the container.
+/// The variable with the UUID of the container's GPU, the first of several, for programs in the container.
 pub const GPU_UUID: &str = "PLIMSOLL_GPU_UUID";
-/// The variable with the UUIDs of several cards, with commas between them.
+/// The variable with the UUIDs of several GPUs, with commas between them.
 pub const GPU_UUIDS: &str = "PLIMSOLL_GPU_UUIDS";
-/// The variable by which a container requests cards from NVIDIA's container runtime.
+/// The variable by which a container requests GPUs from NVIDIA's container runtime.
 pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// The folder below which a mount of `/dev/null` is a request for a card to NVIDIA's container runtime, if
-/// accept-nvidia-visible-devices-as-volume-mounts is set. The last part of the path is the card's UUID.
-const CARD_REQUESTS: &str = "/var/run/nvidia-container-devices";
+/// The folder below which a mount of `/dev/null` is a request for a GPU to NVIDIA's container runtime, if
+/// accept-nvidia-visible-devices-as-volume-mounts is set. The last part of the path is the GPU's UUID.
+const GPU_REQUESTS: &str = "/var/run/nvidia-container-devices";
 
-/// How a container gets its card.
+/// How a container gets its GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// CDI devices: NVIDIA's for the card itself, ours for the environment. A pod cannot override
+    /// CDI devices: NVIDIA's for the GPU itself, ours for the environment. A pod cannot override
     /// these.
     Cdi,
-    /// A mount that NVIDIA's container runtime reads, for nodes without CDI. A pod can add cards with a
+    /// A mount that NVIDIA's container runtime reads, for nodes without CDI. A pod can add GPUs with a
     /// hostPath volume only.
     Mounts,
 }
 
-/// The cards and units of one container.
+/// The GPUs and units of one container.
 #[derive(Debug, Clone, Copy)]
 pub struct ContainerShare<'a> {
     /// The UID of the container's pod.
     pub uid: &'a PodUid,
-    /// The cards of the pod's claim that the container is on, by index; never empty.
-    pub cards: &'a [Card],
+    /// The GPUs of the pod's claim that the container is on, by index; never empty.
+    pub gpus: &'a [Gpu],
     /// Units of this container.
     pub container: Units,
     /// The pod's peak.
     pub pod: Units,
-    /// How the container uses its cards.
-    pub card_use: CardUse,
+    /// How the container uses its GPUs.
+    pub gpu_use: GpuUse,
     /// Its pod's annotation `gpu-isolation`.
     pub isolation: Option<&'a str>,
     /// Why it cannot be a client of MPS.
@@ -93,11 +93,11 @@ pub enum ResponseError {
 /// Builds the kubelet's responses.
 #[derive(Debug, Clone)]
 pub struct Responder {
-    /// How containers get their cards.
+    /// How containers get their GPUs.
     pub mode: Mode,
     /// Kind of our CDI devices, `plimsoll.dev/gpu-mem`.
     pub own_kind: String,
-    /// Card memory of one unit.
+    /// GPU memory of one unit.
     pub unit: MiB,
     /// How containers are limited to their share.
     pub isolation: NodeIsolation,
@@ -114,10 +114,8 @@ impl Responder {
     pub fn respond(&self, share: ContainerShare<'_>) -> Result<ContainerResponse, ResponseError> {
         let support = self.support(share).ok_or(IsolationError::NotKnown)?;
         let isolation = self.decide(share, &support)?;
-        let compute = share
-            .card_use
-            .asks_for_compute()
-            .then(|| compute_by_mps(isolation.isolation, &support));
+        let compute =
+            share.gpu_use.asks_for_compute().then(|| compute_by_mps(isolation.isolation, &support));
         let limit = self.limit(share, isolation.isolation, compute == Some(Ok(())));
         let mut response = self.response(share);
         if let (Some(limit), Some(file)) = (limit, &self.limits) {
@@ -128,10 +126,10 @@ impl Responder {
     }
 
     /// What the node can enforce for this container; `None` until it is detected. For one that cannot be a client of
-    /// MPS, the node has no MPS. A container with exclusive cards has no limit, and so no mounts of MPS.
+    /// MPS, the node has no MPS. A container with exclusive GPUs has no limit, and so no mounts of MPS.
     fn support(&self, share: ContainerShare<'_>) -> Option<IsolationSupport> {
         let mut support = self.isolation.support.borrow().clone()?;
-        let conflict = share.mps_conflict.filter(|_| !share.card_use.exclusive);
+        let conflict = share.mps_conflict.filter(|_| !share.gpu_use.exclusive);
         if let (Some(conflict), Ok(())) = (conflict, &support.mps) {
             support.mps = Err(Missing::MpsConflict(conflict));
         }
@@ -156,7 +154,7 @@ impl Responder {
         }
     }
 
-    /// The limit of a container on each of its cards, at most the memory of the smallest; `None` if its pod is
+    /// The limit of a container on each of its GPUs, at most the memory of the smallest; `None` if its pod is
     /// exclusive. `compute`: MPS also holds it to its part of the compute. Its limit of memory is then given to MPS as
     /// well: a client's memory may be charged to the server's control group.
     fn limit(
@@ -165,16 +163,16 @@ impl Responder {
         isolation: Isolation,
         compute: bool,
     ) -> Option<Limit> {
-        let CardUse { cards, exclusive, cores, limit, .. } = share.card_use;
+        let GpuUse { gpus, exclusive, cores, limit, .. } = share.gpu_use;
         if exclusive {
             return None;
         }
-        let memory = share.cards.iter().map(|card| card.memory).min().unwrap_or_default();
-        let request = self.memory_on_each(share.container, cards);
-        let burst = self.memory_on_each(limit.unwrap_or(share.container), cards);
+        let memory = share.gpus.iter().map(|gpu| gpu.memory).min().unwrap_or_default();
+        let request = self.memory_on_each(share.container, gpus);
+        let burst = self.memory_on_each(limit.unwrap_or(share.container), gpus);
         let limit = burst.max(request).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
-        let mps = MpsLimit { cards, limit, threads: threads.0 };
+        let mps = MpsLimit { gpus, limit, threads: threads.0 };
         match isolation {
             Isolation::None => None,
             Isolation::Driver if compute => Some(Limit::DriverAndMps(mps)),
@@ -183,9 +181,9 @@ impl Responder {
         }
     }
 
-    /// The memory of these units on each of so many cards.
-    fn memory_on_each(&self, units: Units, cards: u32) -> MiB {
-        MiB(u64::from(units.0 / cards.max(1)) * self.unit.0)
+    /// The memory of these units on each of so many GPUs.
+    fn memory_on_each(&self, units: Units, gpus: u32) -> MiB {
+        MiB(u64::from(units.0 / gpus.max(1)) * self.unit.0)
     }
 
     fn response(&self, share: ContainerShare<'_>) -> ContainerAllocateResponse {
@@ -194,10 +192,10 @@ impl Responder {
             ..ContainerAllocateResponse::default()
         };
         match self.mode {
-            Mode::Cdi => response.cdi_devices = self.cdi_devices(share.cards),
+            Mode::Cdi => response.cdi_devices = self.cdi_devices(share.gpus),
             Mode::Mounts => {
-                response.envs.extend(first_card_env(share.cards, CARD_REQUESTS));
-                response.mounts = share.cards.iter().map(request_mount).collect();
+                response.envs.extend(first_gpu_env(share.gpus, GPU_REQUESTS));
+                response.mounts = share.gpus.iter().map(request_mount).collect();
             }
         }
         response
@@ -209,45 +207,45 @@ impl Responder {
             (aliyun::CONTAINER, share.container.to_string()),
             (UNIT_MIB, self.unit.0.to_string()),
         ];
-        let several = (share.cards.len() > 1).then(|| (GPU_UUIDS, uuids(share.cards)));
+        let several = (share.gpus.len() > 1).then(|| (GPU_UUIDS, uuids(share.gpus)));
         pairs.into_iter().chain(several).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// NVIDIA's device of each card, and our device of the first card only: variables of a second one would replace its
+    /// NVIDIA's device of each GPU, and our device of the first GPU only: variables of a second one would replace its
     /// variables.
-    fn cdi_devices(&self, cards: &[Card]) -> Vec<CdiDevice> {
-        let own = cards.first().map(|card| cdi_device(&self.own_kind, card));
-        cards.iter().map(|card| cdi_device(KIND, card)).chain(own).collect()
+    fn cdi_devices(&self, gpus: &[Gpu]) -> Vec<CdiDevice> {
+        let own = gpus.first().map(|gpu| cdi_device(&self.own_kind, gpu));
+        gpus.iter().map(|gpu| cdi_device(KIND, gpu)).chain(own).collect()
     }
 }
 
-fn cdi_device(kind: &str, card: &Card) -> CdiDevice {
-    CdiDevice { name: format!("{kind}={}", card.uuid) }
+fn cdi_device(kind: &str, gpu: &Gpu) -> CdiDevice {
+    CdiDevice { name: format!("{kind}={}", gpu.uuid) }
 }
 
-fn uuids(cards: &[Card]) -> String {
-    joined(cards.iter().map(|card| &card.uuid))
+fn uuids(gpus: &[Gpu]) -> String {
+    joined(gpus.iter().map(|gpu| &gpu.uuid))
 }
 
-fn first_card_env(cards: &[Card], visible: &str) -> Vec<(String, String)> {
-    cards.first().map(|card| card_env(card, visible)).unwrap_or_default()
+fn first_gpu_env(gpus: &[Gpu], visible: &str) -> Vec<(String, String)> {
+    gpus.first().map(|gpu| gpu_env(gpu, visible)).unwrap_or_default()
 }
 
-fn request_mount(card: &Card) -> Mount {
+fn request_mount(gpu: &Gpu) -> Mount {
     Mount {
-        container_path: format!("{CARD_REQUESTS}/{}", card.uuid),
+        container_path: format!("{GPU_REQUESTS}/{}", gpu.uuid),
         host_path: "/dev/null".to_owned(),
         read_only: true,
     }
 }
 
-/// The variables that name the card; `visible` is the value of [`VISIBLE_DEVICES`].
-fn card_env(card: &Card, visible: &str) -> Vec<(String, String)> {
+/// The variables that name the GPU; `visible` is the value of [`VISIBLE_DEVICES`].
+fn gpu_env(gpu: &Gpu, visible: &str) -> Vec<(String, String)> {
     let pairs = [
         (VISIBLE_DEVICES, visible.to_owned()),
-        (GPU_UUID, card.uuid.to_string()),
-        (aliyun::IDX, card.index.to_string()),
-        (aliyun::DEV, card.units.to_string()),
+        (GPU_UUID, gpu.uuid.to_string()),
+        (aliyun::IDX, gpu.index.to_string()),
+        (aliyun::DEV, gpu.units.to_string()),
     ];
     pairs.map(|(key, value)| (key.to_owned(), value)).into()
 }
@@ -257,7 +255,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::fixtures::{A, B, cards};
+    use crate::fixtures::{A, B, gpus};
     use crate::isolation::support::IsolationSupport;
     use crate::isolation::{MinIsolation, Policy, UnavailableAction};
 
@@ -281,33 +279,33 @@ mod tests {
         responder: &Responder,
         isolation: Option<&str>,
     ) -> Result<ContainerResponse, ResponseError> {
-        given_on(responder, &[A], CardUse::default(), isolation)
+        given_on(responder, &[A], GpuUse::default(), isolation)
     }
 
     fn given_on(
         responder: &Responder,
         on: &[&str],
-        card_use: CardUse,
+        gpu_use: GpuUse,
         isolation: Option<&str>,
     ) -> Result<ContainerResponse, ResponseError> {
-        given_with(responder, on, card_use, isolation, None)
+        given_with(responder, on, gpu_use, isolation, None)
     }
 
     fn given_with(
         responder: &Responder,
         on: &[&str],
-        card_use: CardUse,
+        gpu_use: GpuUse,
         isolation: Option<&str>,
         mps_conflict: Option<MpsConflict>,
     ) -> Result<ContainerResponse, ResponseError> {
-        let cards = cards(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
-        let cards: Vec<Card> = cards.iter().cloned().collect();
+        let gpus = gpus(&on.iter().map(|uuid| (*uuid, 16)).collect::<Vec<_>>());
+        let gpus: Vec<Gpu> = gpus.iter().cloned().collect();
         responder.respond(ContainerShare {
             uid: &PodUid::from("p"),
-            cards: &cards,
+            gpus: &gpus,
             container: Units(2),
             pod: Units(3),
-            card_use,
+            gpu_use,
             isolation,
             mps_conflict,
         })
@@ -319,7 +317,7 @@ mod tests {
 
     fn response_of(mode: Mode, on: &[&str]) -> ContainerAllocateResponse {
         let responder = responder(mode, MinIsolation::None, None);
-        given_on(&responder, on, CardUse::default(), None).unwrap().response
+        given_on(&responder, on, GpuUse::default(), None).unwrap().response
     }
 
     #[test]
@@ -332,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn with_cdi_the_card_comes_by_two_devices_and_no_variable() {
+    fn with_cdi_the_gpu_comes_by_two_devices_and_no_variable() {
         let response = response(Mode::Cdi);
         let names = response.cdi_devices.iter().map(|device| device.name.as_str());
         let expected = [format!("nvidia.com/gpu={A}"), format!("plimsoll.dev/gpu-mem={A}")];
@@ -363,7 +361,7 @@ mod tests {
         isolation: Option<&str>,
     ) -> Result<ContainerResponse, ResponseError> {
         let conflict = Some(MpsConflict::SharedMemory);
-        given_with(responder, &[A], CardUse::default(), isolation, conflict)
+        given_with(responder, &[A], GpuUse::default(), isolation, conflict)
     }
 
     #[test]
@@ -389,7 +387,7 @@ mod tests {
         );
         responder.isolation.policy.unavailable = UnavailableAction::Refuse;
         assert!(conflicting(&responder, None).is_err());
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let whole = GpuUse { exclusive: true, ..GpuUse::default() };
         let conflict = Some(MpsConflict::SharedMemory);
         given_with(&responder, &[A], whole, Some("mps"), conflict)
             .expect("it has no mounts of MPS");
@@ -421,7 +419,7 @@ mod tests {
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
         let mut responder = responder(Mode::Cdi, minimum, Some(file));
         responder.isolation.support = watch::channel(Some(support.clone())).1;
-        let quarter = CardUse { cores: Cores(25), ..CardUse::default() };
+        let quarter = GpuUse { cores: Cores(25), ..GpuUse::default() };
         let given = given_with(&responder, &[A], quarter, asked, conflict).unwrap();
         let device = given.response.cdi_devices.get(2);
         let limit = device.map(|device| device.name.split_once('=').unwrap().1.parse().unwrap());
@@ -431,7 +429,7 @@ mod tests {
     #[test]
     fn compute_is_held_by_mps_wherever_it_can_be_whatever_holds_memory() {
         let limit = MiB(2048);
-        let mps = MpsLimit { cards: 1, limit, threads: 25 };
+        let mps = MpsLimit { gpus: 1, limit, threads: 25 };
         let no_mps = || Some(ComputeNotEnforced::NoMps(Missing::NoMps));
         let both = IsolationSupport { driver: Ok(()), mps: Ok(()), drains_clients: None };
         let mps_alone = IsolationSupport {
@@ -466,13 +464,13 @@ mod tests {
     #[test]
     fn who_asks_for_no_part_of_the_compute_is_told_of_none_and_is_no_client_of_mps() {
         let responder = responder(Mode::Cdi, MinIsolation::Driver, None);
-        for card_use in [
-            CardUse::default(),
-            CardUse { cores: Cores::ALL, ..CardUse::default() },
-            CardUse { cores: Cores(25), exclusive: true, ..CardUse::default() },
+        for gpu_use in [
+            GpuUse::default(),
+            GpuUse { cores: Cores::ALL, ..GpuUse::default() },
+            GpuUse { cores: Cores(25), exclusive: true, ..GpuUse::default() },
         ] {
-            let given = given_on(&responder, &[A], card_use, Some("mps")).unwrap();
-            assert_eq!(given.compute, None, "{card_use:?}");
+            let given = given_on(&responder, &[A], gpu_use, Some("mps")).unwrap();
+            assert_eq!(given.compute, None, "{gpu_use:?}");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
@@ -482,14 +480,14 @@ mod tests {
     }
 
     #[test]
-    fn each_of_several_cards_has_its_part_a_burst_its_limit_and_a_whole_card_none() {
+    fn each_of_several_gpus_has_its_part_a_burst_its_limit_and_a_whole_gpu_none() {
         let dir = tempfile::tempdir().unwrap();
         let file = Arc::new(SpecFile::new(dir.path(), "k/c", None));
-        let two = CardUse { cards: 2, ..CardUse::default() };
-        let burst = CardUse { limit: Some(Units(6)), cores: Cores(25), ..two };
-        let beyond = CardUse { limit: Some(Units(100)), ..two };
-        let whole = CardUse { exclusive: true, ..two };
-        for (wanted, card_use, last_device) in [
+        let two = GpuUse { gpus: 2, ..GpuUse::default() };
+        let burst = GpuUse { limit: Some(Units(6)), cores: Cores(25), ..two };
+        let beyond = GpuUse { limit: Some(Units(100)), ..two };
+        let whole = GpuUse { exclusive: true, ..two };
+        for (wanted, gpu_use, last_device) in [
             (MinIsolation::Driver, two, "driver-1024"),
             (MinIsolation::Driver, burst, "driver-mps-2-3072-25"),
             (MinIsolation::Mps, burst, "mps-2-3072-25"),
@@ -497,7 +495,7 @@ mod tests {
             (MinIsolation::Driver, whole, A),
         ] {
             let responder = responder(Mode::Cdi, wanted, Some(file.clone()));
-            let given = given_on(&responder, &[A, B], card_use, None).unwrap();
+            let given = given_on(&responder, &[A, B], gpu_use, None).unwrap();
             let last = &given.response.cdi_devices.last().unwrap().name;
             assert_eq!(*last, format!("plimsoll.dev/gpu-mem={last_device}"));
         }
@@ -513,31 +511,31 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_at_least_the_request_and_at_most_the_card_whatever_the_pod_says() {
+    fn a_limit_is_at_least_the_request_and_at_most_the_gpu_whatever_the_pod_says() {
         let responder = responder(Mode::Cdi, MinIsolation::Driver, None);
-        let card: Vec<Card> = cards(&[(A, 16)]).iter().cloned().collect();
+        let gpu: Vec<Gpu> = gpus(&[(A, 16)]).iter().cloned().collect();
         for said in [0, 1, 2, 16, 17, u32::MAX] {
-            for cards in [0, 1, 2, u32::MAX] {
-                let card_use = CardUse { cards, limit: Some(Units(said)), ..CardUse::default() };
+            for gpus in [0, 1, 2, u32::MAX] {
+                let gpu_use = GpuUse { gpus, limit: Some(Units(said)), ..GpuUse::default() };
                 let share = ContainerShare {
                     uid: &PodUid::from("p"),
-                    cards: &card,
+                    gpus: &gpu,
                     container: Units(2),
                     pod: Units(2),
-                    card_use,
+                    gpu_use,
                     isolation: None,
                     mps_conflict: None,
                 };
-                let request = responder.memory_on_each(share.container, cards);
+                let request = responder.memory_on_each(share.container, gpus);
                 let limit = responder.limit(share, Isolation::Driver, false).unwrap();
                 let limit = limit.by_driver().unwrap();
-                assert!(request <= limit && limit <= card[0].memory, "{said} {cards}: {limit:?}");
+                assert!(request <= limit && limit <= gpu[0].memory, "{said} {gpus}: {limit:?}");
             }
         }
     }
 
     #[test]
-    fn with_mounts_the_card_comes_by_a_mount_and_the_variable_names_none() {
+    fn with_mounts_the_gpu_comes_by_a_mount_and_the_variable_names_none() {
         let response = response(Mode::Mounts);
         let mount = Mount {
             container_path: format!("/var/run/nvidia-container-devices/{A}"),
@@ -550,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn several_cards_come_all_in_every_mode() {
+    fn several_gpus_come_all_in_every_mode() {
         let cdi = response_of(Mode::Cdi, &[A, B]);
         let names: Vec<&str> = cdi.cdi_devices.iter().map(|device| device.name.as_str()).collect();
         let nvidias = [A, B].map(|uuid| format!("nvidia.com/gpu={uuid}"));

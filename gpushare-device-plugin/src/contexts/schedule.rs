@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nvml::cuda::Answer;
-use placement::units::CardId;
+use placement::units::GpuId;
 use tokio::time::Instant;
 
-use crate::cards::Cards;
-use crate::cards::context::FailedContexts;
+use crate::gpus::Gpus;
+use crate::gpus::context::FailedContexts;
 
 /// The time between two questions about a GPU that works.
 const REGULAR: Duration = Duration::from_secs(900);
@@ -26,7 +26,7 @@ const CLOSING: u32 = 2;
 /// The plans of the node's GPUs.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
-    plans: BTreeMap<CardId, Plan>,
+    plans: BTreeMap<GpuId, Plan>,
 }
 
 #[derive(Debug)]
@@ -55,35 +55,35 @@ impl Plan {
 }
 
 impl Schedule {
-    /// Takes the cards of the node. A new one, and one whose health has come back, is asked at once; an unhealthy one
+    /// Takes the GPUs of the node. A new one, and one whose health has come back, is asked at once; an unhealthy one
     /// is not asked.
-    pub(super) fn set_cards(&mut self, cards: &Cards, now: Instant) {
-        self.plans.retain(|uuid, _| cards.get(uuid).is_some());
-        for card in cards.iter() {
-            let plan = self.plans.entry(card.uuid.clone()).or_insert_with(|| Plan {
+    pub(super) fn set_gpus(&mut self, gpus: &Gpus, now: Instant) {
+        self.plans.retain(|uuid, _| gpus.get(uuid).is_some());
+        for gpu in gpus.iter() {
+            let plan = self.plans.entry(gpu.uuid.clone()).or_insert_with(|| Plan {
                 due: now,
                 asked: None,
                 healthy: false,
                 failures: 0,
                 why: String::new(),
             });
-            if card.is_healthy() && !plan.healthy {
+            if gpu.is_healthy() && !plan.healthy {
                 plan.due = now;
             }
-            plan.healthy = card.is_healthy();
+            plan.healthy = gpu.is_healthy();
         }
     }
 
     /// Has a GPU asked as soon as it may be.
-    pub(super) fn hasten(&mut self, uuid: &CardId, now: Instant) {
+    pub(super) fn hasten(&mut self, uuid: &GpuId, now: Instant) {
         let Some(plan) = self.plans.get_mut(uuid) else { return };
         let earliest = plan.asked.map_or(now, |asked| now.max(asked + AGAIN));
         plan.due = plan.due.min(earliest);
     }
 
     /// The GPUs that are due, the longest waiting first.
-    pub(super) fn due(&self, now: Instant) -> Vec<CardId> {
-        let mut due: Vec<(&CardId, &Plan)> = self.plans.iter().collect();
+    pub(super) fn due(&self, now: Instant) -> Vec<GpuId> {
+        let mut due: Vec<(&GpuId, &Plan)> = self.plans.iter().collect();
         due.retain(|(_, plan)| plan.healthy && plan.due <= now);
         due.sort_by_key(|(_, plan)| plan.due);
         due.into_iter().map(|(uuid, _)| uuid.clone()).collect()
@@ -98,7 +98,7 @@ impl Schedule {
     /// Records the answer about a GPU; `None` without one.
     pub(super) fn record(
         &mut self,
-        uuid: &CardId,
+        uuid: &GpuId,
         answer: Option<&Answer>,
         now: Instant,
     ) -> Option<Change> {
@@ -137,18 +137,18 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cards::Unhealthy;
-    use crate::fixtures::{A, B, cards, with_unhealthy};
+    use crate::fixtures::{A, B, gpus, with_unhealthy};
+    use crate::gpus::Unhealthy;
 
     fn failed() -> Answer {
         Answer::Failed("CUDA error 802".to_owned())
     }
 
     /// A schedule of one GPU at its start, and how many seconds after `now` it is due.
-    fn one() -> (Schedule, CardId, Instant) {
+    fn one() -> (Schedule, GpuId, Instant) {
         let mut schedule = Schedule::default();
         let now = Instant::now();
-        schedule.set_cards(&cards(&[(A, 4)]), now);
+        schedule.set_gpus(&gpus(&[(A, 4)]), now);
         (schedule, A.into(), now)
     }
 
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn two_failures_in_a_row_close_and_one_pass_opens() {
         let (mut schedule, a, now) = one();
-        assert_eq!(schedule.due(now), [CardId::from(A)]);
+        assert_eq!(schedule.due(now), [GpuId::from(A)]);
         for (answer, change, again, closed) in [
             (Some(Answer::Passed), None, 900, false),
             (Some(failed()), None, 10, false),
@@ -194,21 +194,21 @@ mod tests {
     }
 
     #[test]
-    fn an_unhealthy_card_is_not_asked_and_is_asked_once_its_health_comes_back() {
+    fn an_unhealthy_gpu_is_not_asked_and_is_asked_once_its_health_comes_back() {
         let (mut schedule, a, now) = one();
         schedule.record(&a, Some(&Answer::Passed), now);
-        let both = cards(&[(A, 4), (B, 4)]);
+        let both = gpus(&[(A, 4), (B, 4)]);
         let lost = with_unhealthy(&both, A, Unhealthy::Lost);
-        schedule.set_cards(&lost, now);
-        assert_eq!(schedule.due(now + REGULAR), [CardId::from(B)]);
-        schedule.set_cards(&both, now);
+        schedule.set_gpus(&lost, now);
+        assert_eq!(schedule.due(now + REGULAR), [GpuId::from(B)]);
+        schedule.set_gpus(&both, now);
         assert_eq!(schedule.due(now).len(), 2);
-        schedule.set_cards(&cards(&[(B, 4)]), now);
-        assert_eq!(schedule.due(now), [CardId::from(B)]);
+        schedule.set_gpus(&gpus(&[(B, 4)]), now);
+        assert_eq!(schedule.due(now), [GpuId::from(B)]);
     }
 
     #[test]
-    fn a_card_is_asked_sooner_where_pods_fail_but_not_within_ten_seconds() {
+    fn a_gpu_is_asked_sooner_where_pods_fail_but_not_within_ten_seconds() {
         let (mut schedule, a, now) = one();
         schedule.record(&a, Some(&Answer::Passed), now);
         schedule.hasten(&a, now + Duration::from_secs(3));
@@ -216,7 +216,7 @@ mod tests {
         schedule.record(&a, Some(&Answer::Passed), now);
         let later = now + Duration::from_secs(100);
         schedule.hasten(&a, later);
-        assert_eq!(schedule.due(later), [CardId::from(A)]);
+        assert_eq!(schedule.due(later), [GpuId::from(A)]);
         schedule.hasten(&B.into(), later);
         assert_eq!(schedule.due(later), [a], "not of this node");
     }

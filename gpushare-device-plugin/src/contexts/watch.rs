@@ -11,16 +11,16 @@ use std::time::Duration;
 use cluster::{MPS_PIPES, PodFacts};
 use nvml::cuda::{Answer, Question};
 use placement::gpu::Closed;
-use placement::units::{CardId, MiB, PodUid};
+use placement::units::{GpuId, MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::client::ask;
 use super::schedule::{Change, Schedule};
-use crate::cards::closed::ClosedCards;
-use crate::cards::context::FailedContexts;
-use crate::cards::watch::OpenNvml;
-use crate::cards::{Card, Cards, units_of};
+use crate::gpus::closed::ClosedGpus;
+use crate::gpus::context::FailedContexts;
+use crate::gpus::watch::OpenNvml;
+use crate::gpus::{Gpu, Gpus, units_of};
 use crate::isolation::support::IsolationSupport;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
@@ -41,10 +41,10 @@ pub(crate) struct ContextWatch {
     pub socket: PathBuf,
     /// The size of a unit.
     pub unit: MiB,
-    /// The node's cards.
-    pub cards: watch::Receiver<Arc<Cards>>,
-    /// The cards that take no new pods, for this reason or another.
-    pub closed: watch::Receiver<Arc<ClosedCards>>,
+    /// The node's GPUs.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
+    /// The GPUs that take no new pods, for this reason or another.
+    pub closed: watch::Receiver<Arc<ClosedGpus>>,
     /// The node's support of MPS: where it has it, contexts are opened by MPS.
     pub support: watch::Receiver<Option<IsolationSupport>>,
     /// The node's pods.
@@ -53,7 +53,7 @@ pub(crate) struct ContextWatch {
     pub records: Arc<SharedRecords>,
     /// NVML, while it is open.
     pub probe: watch::Receiver<OpenNvml>,
-    /// Publishes the cards that failed.
+    /// Publishes the GPUs that failed.
     pub failed: watch::Sender<Arc<FailedContexts>>,
 }
 
@@ -71,24 +71,24 @@ impl ContextWatch {
         let mut failing = FailingPods::default();
         let mut not_learnt = None;
         let mut changes = self.pods.changes();
-        // By then it is known which cards are closed.
+        // By then it is known which GPUs are closed.
         if self.support.wait_for(Option::is_some).await.is_err() {
             return;
         }
         loop {
             let now = Instant::now();
-            let cards = self.cards.borrow_and_update().clone();
-            schedule.set_cards(&cards, now);
-            for card in failing.cards_to_ask(&self.pods.failing_at_start()) {
-                schedule.hasten(&card, now);
+            let gpus = self.gpus.borrow_and_update().clone();
+            schedule.set_gpus(&gpus, now);
+            for gpu in failing.gpus_to_ask(&self.pods.failing_at_start()) {
+                schedule.hasten(&gpu, now);
             }
             let due = schedule.due(now);
-            if let Some(card) = self.first_with_room(&due, &cards).await {
-                let answer = ask(&self.socket, &self.question(card)).await;
-                say_what_is_not_learnt(card, &answer, &mut not_learnt);
-                let change = schedule.record(&card.uuid, answer.ok().as_ref(), Instant::now());
+            if let Some(gpu) = self.first_with_room(&due, &gpus).await {
+                let answer = ask(&self.socket, &self.question(gpu)).await;
+                say_what_is_not_learnt(gpu, &answer, &mut not_learnt);
+                let change = schedule.record(&gpu.uuid, answer.ok().as_ref(), Instant::now());
                 if change == Some(Change::Opened) {
-                    tracing::info!(card = %card.uuid, "CUDA opens contexts on the GPU again");
+                    tracing::info!(gpu = %gpu.uuid, "CUDA opens contexts on the GPU again");
                 }
                 self.failed.send_replace(Arc::new(schedule.failed()));
                 continue;
@@ -97,58 +97,58 @@ impl ContextWatch {
             let wake = look.into_iter().chain(schedule.next(now)).min();
             tokio::select! {
                 () = sleep_until(wake.unwrap_or(now + LOOK_AGAIN)) => {}
-                changed = self.cards.changed() => if changed.is_err() { return },
+                changed = self.gpus.changed() => if changed.is_err() { return },
                 _ = changes.changed() => sleep(TOGETHER).await,
             }
         }
     }
 
-    /// The first of these cards that may be asked now.
-    async fn first_with_room<'c>(&self, due: &[CardId], cards: &'c Cards) -> Option<&'c Card> {
-        for card in due.iter().filter_map(|uuid| cards.get(uuid)) {
-            let closed = self.closed.borrow().of(&card.uuid);
+    /// The first of these GPUs that may be asked now.
+    async fn first_with_room<'c>(&self, due: &[GpuId], gpus: &'c Gpus) -> Option<&'c Gpu> {
+        for gpu in due.iter().filter_map(|uuid| gpus.get(uuid)) {
+            let closed = self.closed.borrow().of(&gpu.uuid);
             let is_ours = matches!(closed, None | Some(Closed::Context));
-            if is_ours && self.has_free_units(card, cards) && self.has_free_memory(card).await {
-                return Some(card);
+            if is_ours && self.has_free_units(gpu, gpus) && self.has_free_memory(gpu).await {
+                return Some(gpu);
             }
         }
         None
     }
 
-    fn has_free_units(&self, card: &Card, cards: &Cards) -> bool {
+    fn has_free_units(&self, gpu: &Gpu, gpus: &Gpus) -> bool {
         let records = self.records.lock();
-        if records.elsewhere().any(|held| held.card == card.uuid) {
+        if records.elsewhere().any(|held| held.gpu == gpu.uuid) {
             return false;
         }
-        let held = units_of(&records.in_use(), cards).remove(&card.uuid).unwrap_or_default();
-        let free = u64::from(card.units.0.saturating_sub(held.0));
+        let held = units_of(&records.in_use(), gpus).remove(&gpu.uuid).unwrap_or_default();
+        let free = u64::from(gpu.units.0.saturating_sub(held.0));
         free.saturating_mul(self.unit.0) >= ROOM.0
     }
 
     /// While NVML hangs, so does this: no GPU is asked then.
-    async fn has_free_memory(&self, card: &Card) -> bool {
+    async fn has_free_memory(&self, gpu: &Gpu) -> bool {
         let Some(probe) = self.probe.borrow().clone() else { return false };
-        let uuid = card.uuid.to_string();
+        let uuid = gpu.uuid.to_string();
         let read = tokio::task::spawn_blocking(move || probe.status(&uuid).ok()?.used_mib);
         let used = read.await.ok().flatten();
-        used.is_some_and(|used| card.memory.0.saturating_sub(used) >= ROOM.0)
+        used.is_some_and(|used| gpu.memory.0.saturating_sub(used) >= ROOM.0)
     }
 
-    fn question(&self, card: &Card) -> Question {
+    fn question(&self, gpu: &Gpu) -> Question {
         let by_mps = self.support.borrow().as_ref().is_some_and(|support| support.mps.is_ok());
         let mps = by_mps.then(|| PathBuf::from(MPS_PIPES));
-        Question { uuid: card.uuid.to_string(), mps }
+        Question { uuid: gpu.uuid.to_string(), mps }
     }
 }
 
 /// Logs once why nothing is learnt, until something is.
-fn say_what_is_not_learnt(card: &Card, answer: &Result<Answer, String>, said: &mut Option<String>) {
+fn say_what_is_not_learnt(gpu: &Gpu, answer: &Result<Answer, String>, said: &mut Option<String>) {
     let why = match answer {
         Ok(Answer::Passed | Answer::Failed(_)) => None,
         Ok(Answer::Unknown(why)) | Err(why) => Some(why),
     };
     if let Some(why) = why.filter(|why| said.as_ref() != Some(*why)) {
-        tracing::info!(card = %card.uuid, why, "it is not known whether CUDA opens contexts");
+        tracing::info!(gpu = %gpu.uuid, why, "it is not known whether CUDA opens contexts");
     }
     *said = why.cloned();
 }
@@ -160,24 +160,24 @@ struct FailingPods {
 }
 
 impl FailingPods {
-    /// The cards on which pods of several namespaces fail, those left out for which a card was asked before.
-    fn cards_to_ask(&mut self, failing: &[Arc<PodFacts>]) -> Vec<CardId> {
+    /// The GPUs on which pods of several namespaces fail, those left out for which a GPU was asked before.
+    fn gpus_to_ask(&mut self, failing: &[Arc<PodFacts>]) -> Vec<GpuId> {
         self.asked_for.retain(|uid| failing.iter().any(|pod| pod.uid == *uid));
-        let mut on_cards: BTreeMap<&CardId, Vec<&PodFacts>> = BTreeMap::new();
+        let mut on_gpus: BTreeMap<&GpuId, Vec<&PodFacts>> = BTreeMap::new();
         for pod in failing.iter().filter(|pod| !self.asked_for.contains(&pod.uid)) {
-            for card in pod.claim().into_iter().flat_map(|claim| claim.cards().keys()) {
-                on_cards.entry(card).or_default().push(pod);
+            for gpu in pod.claim().into_iter().flat_map(|claim| claim.gpus().keys()) {
+                on_gpus.entry(gpu).or_default().push(pod);
             }
         }
-        on_cards.retain(|_, pods| {
+        on_gpus.retain(|_, pods| {
             let namespaces: BTreeSet<&str> = pods.iter().map(|pod| &*pod.namespace).collect();
             namespaces.len() >= NAMESPACES
         });
         let asked_for: Vec<PodUid> =
-            on_cards.values().flatten().map(|pod| pod.uid.clone()).collect();
-        let cards = on_cards.into_keys().cloned().collect();
+            on_gpus.values().flatten().map(|pod| pod.uid.clone()).collect();
+        let gpus = on_gpus.into_keys().cloned().collect();
         self.asked_for.extend(asked_for);
-        cards
+        gpus
     }
 }
 
@@ -189,25 +189,25 @@ mod tests {
     use crate::fixtures::{A, B, pod};
 
     #[test]
-    fn pods_that_fail_in_two_namespaces_have_their_card_asked_once() {
-        let failing = |name: &str, namespace: &str, card| {
-            let pod = pod(name, card, &[("main", ContainerKind::App, 1)]);
+    fn pods_that_fail_in_two_namespaces_have_their_gpu_asked_once() {
+        let failing = |name: &str, namespace: &str, gpu| {
+            let pod = pod(name, gpu, &[("main", ContainerKind::App, 1)]);
             Arc::new(PodFacts { namespace: namespace.to_owned(), ..pod })
         };
         let mut pods = FailingPods::default();
         let mut all = vec![failing("p", "x", A), failing("q", "x", A), failing("r", "y", B)];
-        assert!(pods.cards_to_ask(&all).is_empty(), "one namespace each");
+        assert!(pods.gpus_to_ask(&all).is_empty(), "one namespace each");
         all.push(failing("s", "y", A));
-        assert_eq!(pods.cards_to_ask(&all), [CardId::from(A)]);
-        assert!(pods.cards_to_ask(&all).is_empty(), "the same pods");
+        assert_eq!(pods.gpus_to_ask(&all), [GpuId::from(A)]);
+        assert!(pods.gpus_to_ask(&all).is_empty(), "the same pods");
         all.push(failing("t", "x", A));
-        assert!(pods.cards_to_ask(&all).is_empty(), "one new pod");
+        assert!(pods.gpus_to_ask(&all).is_empty(), "one new pod");
         all.push(failing("u", "y", A));
-        assert_eq!(pods.cards_to_ask(&all), [CardId::from(A)]);
+        assert_eq!(pods.gpus_to_ask(&all), [GpuId::from(A)]);
         // A pod that ran meanwhile counts again.
         all.retain(|pod| pod.uid.as_str() != "p" && pod.uid.as_str() != "s");
-        assert!(pods.cards_to_ask(&all).is_empty());
+        assert!(pods.gpus_to_ask(&all).is_empty());
         all.extend([failing("p", "x", A), failing("s", "y", A)]);
-        assert_eq!(pods.cards_to_ask(&all), [CardId::from(A)]);
+        assert_eq!(pods.gpus_to_ask(&all), [GpuId::from(A)]);
     }
 }

@@ -1,14 +1,14 @@
-//! The devices of the node's ResourceSlices, and the cards that they are on. Pure.
+//! The devices of the node's ResourceSlices, and the GPUs that they are on. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cluster::{DeviceName, DeviceSlice, Event, OfferedDevice};
-use placement::units::CardId;
+use placement::units::GpuId;
 
-use crate::cards::Cards;
-use crate::cards::offered::OfferedCards;
+use crate::gpus::Gpus;
+use crate::gpus::offered::OfferedGpus;
 
-/// NVIDIA's driver of cards. A device of it that no slice shows is a card, or a part of one.
+/// NVIDIA's driver of GPUs. A device of it that no slice shows is a GPU, or a part of one.
 const NVIDIA: &str = "gpu.nvidia.com";
 /// Devices that are remembered after their slices have gone, at most.
 const MAX_KNOWN: usize = 4096;
@@ -53,35 +53,35 @@ impl Slices {
     }
 
     /// What the slices offer now.
-    pub(crate) fn offered(&self) -> OfferedCards {
-        OfferedCards::of(self.devices())
+    pub(crate) fn offered(&self) -> OfferedGpus {
+        OfferedGpus::of(self.devices())
     }
 
     fn devices(&self) -> impl Iterator<Item = &OfferedDevice> {
         self.now.values().flat_map(|slice| &slice.devices)
     }
 
-    /// The cards that a device is on; `None` if no slice has shown it.
-    pub(crate) fn cards_of(&self, device: &DeviceName, cards: &Cards) -> Option<Vec<CardId>> {
-        self.known.get(device).map(|texts| named(texts, cards))
+    /// The GPUs that a device is on; `None` if no slice has shown it.
+    pub(crate) fn gpus_of(&self, device: &DeviceName, gpus: &Gpus) -> Option<Vec<GpuId>> {
+        self.known.get(device).map(|texts| named(texts, gpus))
     }
 
-    /// Whether devices of this driver are cards of the node, or parts of them.
-    pub(crate) fn has_cards(&self, driver: &str, cards: &Cards) -> bool {
-        let holds = |texts: &BTreeSet<String>| !named(texts, cards).is_empty();
+    /// Whether devices of this driver are GPUs of the node, or parts of them.
+    pub(crate) fn has_gpus(&self, driver: &str, gpus: &Gpus) -> bool {
+        let holds = |texts: &BTreeSet<String>| !named(texts, gpus).is_empty();
         driver == NVIDIA || self.known.iter().any(|(of, texts)| of.driver == driver && holds(texts))
     }
 }
 
-/// The cards whose UUIDs are among these texts.
-fn named(texts: &BTreeSet<String>, cards: &Cards) -> Vec<CardId> {
-    cards.iter().map(|card| &card.uuid).filter(|id| texts.contains(id.as_str())).cloned().collect()
+/// The GPUs whose UUIDs are among these texts.
+fn named(texts: &BTreeSet<String>, gpus: &Gpus) -> Vec<GpuId> {
+    gpus.iter().map(|gpu| &gpu.uuid).filter(|id| texts.contains(id.as_str())).cloned().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{A, B, cards};
+    use crate::fixtures::{A, B, gpus};
 
     fn name(driver: &str, device: &str) -> DeviceName {
         DeviceName { driver: driver.into(), pool: "node-1".into(), device: device.into() }
@@ -96,12 +96,12 @@ mod tests {
     }
 
     fn on(slices: &Slices, driver: &str, device: &str) -> Option<Vec<String>> {
-        let on = slices.cards_of(&name(driver, device), &cards(&[(A, 4), (B, 4)]))?;
+        let on = slices.gpus_of(&name(driver, device), &gpus(&[(A, 4), (B, 4)]))?;
         Some(on.iter().map(ToString::to_string).collect())
     }
 
     #[test]
-    fn a_device_is_on_the_card_that_an_attribute_names_also_once_its_slice_is_gone() {
+    fn a_device_is_on_the_gpu_that_an_attribute_names_also_once_its_slice_is_gone() {
         let mut slices = Slices::default();
         assert!(!slices.is_listed());
         let offer = slice("gpu.nvidia.com", &[("gpu-0", &[A, "gpu"]), ("mig-1", &["MIG-7", B])]);
@@ -110,22 +110,22 @@ mod tests {
         assert_eq!(slices.offered().driver_of(&A.into()), Some("gpu.nvidia.com"));
         assert_eq!(slices.offered().driver_of(&B.into()), Some("gpu.nvidia.com"), "a part of it");
         slices.apply(Event::Gone(offer));
-        assert_eq!(slices.offered(), OfferedCards::default());
+        assert_eq!(slices.offered(), OfferedGpus::default());
         assert_eq!(on(&slices, "gpu.nvidia.com", "gpu-0"), Some(vec![A.to_owned()]));
         assert_eq!(on(&slices, "gpu.nvidia.com", "mig-1"), Some(vec![B.to_owned()]));
     }
 
     #[test]
-    fn a_driver_has_cards_if_a_slice_of_it_has_ever_named_one_or_it_is_nvidias() {
-        let two = cards(&[(A, 4), (B, 4)]);
+    fn a_driver_has_gpus_if_a_slice_of_it_has_ever_named_one_or_it_is_nvidias() {
+        let two = gpus(&[(A, 4), (B, 4)]);
         let mut slices = Slices::default();
-        assert!(slices.has_cards("gpu.nvidia.com", &two));
+        assert!(slices.has_gpus("gpu.nvidia.com", &two));
         slices.apply(Event::Applied(slice("net.example.com", &[("eth0", &["eth0"])])));
         slices.apply(Event::Applied(slice("gpu.example.com", &[("gpu-0", &[A])])));
         slices.apply(Event::Listed(Vec::new()));
         assert_eq!(on(&slices, "net.example.com", "eth0"), Some(vec![]));
         assert_eq!(on(&slices, "gpu.example.com", "gpu-1"), None);
         let drivers = ["net.example.com", "gpu.example.com"];
-        assert_eq!(drivers.map(|driver| slices.has_cards(driver, &two)), [false, true]);
+        assert_eq!(drivers.map(|driver| slices.has_gpus(driver, &two)), [false, true]);
     }
 }

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use cluster::{EventText, WatchHealth, has_device_slices, watch_device_slices};
 use futures::StreamExt;
-use placement::units::{CardId, NodeName, PodUid};
+use placement::units::{GpuId, NodeName, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::slices::Slices;
-use crate::cards::offered::OfferedCards;
-use crate::cards::{Cards, joined};
+use crate::gpus::offered::OfferedGpus;
+use crate::gpus::{Gpus, joined};
 use crate::node_events::{NodeEvents, REPEAT_AFTER};
 use crate::pods::{NodePod, PodCache, PodRef};
-use crate::records::checkpoint::OtherPluginCard;
+use crate::records::checkpoint::OtherPluginGpu;
 use crate::records::pod_resources::{ClaimedDevices, PodResourcesClient};
-use crate::records::{ClaimedCards, SharedRecords};
+use crate::records::{ClaimedGpus, SharedRecords};
 
 /// Time for one call of the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for the first list of slices. After it the cards open without the list, since an API server that answers
+/// Time for the first list of slices. After it the GPUs open without the list, since an API server that answers
 /// everything but that would keep them closed for ever.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before an API server that has no slices for this program is asked again.
@@ -37,16 +37,16 @@ pub(crate) struct DraWatch {
     pub client: cluster::Client,
     /// This node.
     pub node: NodeName,
-    /// Its cards, as they change.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// Its GPUs, as they change.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Its pods, from a watch.
     pub pods: Arc<PodCache>,
     /// The kubelet's PodResources API.
     pub kubelet: PodResourcesClient,
-    /// Where the cards of pods with resource claims are put.
+    /// Where the GPUs of pods with resource claims are put.
     pub records: Arc<SharedRecords>,
     /// What the slices offer; `None` until that is known, for [`FIRST_LIST_TIMEOUT`] at most.
-    pub offered: watch::Sender<Option<Arc<OfferedCards>>>,
+    pub offered: watch::Sender<Option<Arc<OfferedGpus>>>,
     /// Writes events on the node.
     pub events: NodeEvents,
 }
@@ -59,9 +59,9 @@ struct Claimed {
     settled: BTreeSet<PodUid>,
 }
 
-/// The cards of the last event, and when it was written.
+/// The GPUs of the last event, and when it was written.
 #[derive(Default)]
-struct ReportedOverlap(BTreeSet<CardId>, Option<Instant>);
+struct ReportedOverlap(BTreeSet<GpuId>, Option<Instant>);
 
 impl DraWatch {
     /// Follows them until the shutdown.
@@ -72,28 +72,28 @@ impl DraWatch {
         }
     }
 
-    /// The time begins with the first card: before, none can open.
+    /// The time begins with the first GPU: before, none can open.
     async fn give_up_waiting(&self) {
-        self.cards_found().await;
+        self.gpus_found().await;
         sleep(FIRST_LIST_TIMEOUT).await;
         if self.offered.borrow().is_none() {
             tracing::warn!(
-                "the API server sent no list of ResourceSlices within {FIRST_LIST_TIMEOUT:?}: opening the cards \
+                "the API server sent no list of ResourceSlices within {FIRST_LIST_TIMEOUT:?}: opening the GPUs \
                  without it"
             );
-            self.publish(&OfferedCards::default());
+            self.publish(&OfferedGpus::default());
         }
     }
 
     async fn follow(&self) {
         self.wait_for_slices().await;
         self.pods.listed().await;
-        self.cards_found().await;
+        self.gpus_found().await;
         let mut slices = Slices::default();
         let mut claimed = Claimed::default();
         let mut reported = ReportedOverlap::default();
         let mut pods = self.pods.changes();
-        let mut card_changes = self.cards.clone();
+        let mut gpu_changes = self.gpus.clone();
         let mut events =
             watch_device_slices(self.client.clone(), self.node.clone(), WatchHealth::default());
         loop {
@@ -103,28 +103,28 @@ impl DraWatch {
                     None => return,
                 },
                 changed = pods.changed() => if changed.is_err() { return },
-                changed = card_changes.changed() => if changed.is_err() { return },
+                changed = gpu_changes.changed() => if changed.is_err() { return },
                 () = sleep(EVERY) => {}
             }
             if !slices.is_listed() {
                 continue;
             }
-            let cards = card_changes.borrow_and_update().clone();
+            let gpus = gpu_changes.borrow_and_update().clone();
             let has_asked = self.ask(&mut claimed).await;
-            // Before the cards can open: what pods hold is known by then.
-            self.charge(&claimed, &slices, &cards);
+            // Before the GPUs can open: what pods hold is known by then.
+            self.charge(&claimed, &slices, &gpus);
             let offered = slices.offered();
             self.publish(&offered);
-            self.report(&offered, &cards, &mut reported).await;
+            self.report(&offered, &gpus, &mut reported).await;
             if has_asked {
                 sleep(ROUND_PAUSE).await;
             }
         }
     }
 
-    async fn cards_found(&self) {
+    async fn gpus_found(&self) {
         // Fails only without a sender, which lives as long as the plugin.
-        let _ = self.cards.clone().wait_for(|cards| !cards.is_empty()).await;
+        let _ = self.gpus.clone().wait_for(|gpus| !gpus.is_empty()).await;
     }
 
     /// Waits until the API server has slices that this program may read.
@@ -137,11 +137,11 @@ impl DraWatch {
                     if !is_told {
                         is_told = true;
                         tracing::info!(
-                            "the API server has no ResourceSlices, or none that this program may list: cards that a \
+                            "the API server has no ResourceSlices, or none that this program may list: GPUs that a \
                              DRA driver offers as well are not seen"
                         );
                     }
-                    self.publish(&OfferedCards::default());
+                    self.publish(&OfferedGpus::default());
                     sleep(LOOK_AGAIN).await;
                 }
                 Err(error) => {
@@ -152,7 +152,7 @@ impl DraWatch {
         }
     }
 
-    fn publish(&self, offered: &OfferedCards) {
+    fn publish(&self, offered: &OfferedGpus) {
         self.offered.send_if_modified(|known| {
             let changed = known.as_deref() != Some(offered);
             if changed {
@@ -162,13 +162,13 @@ impl DraWatch {
         });
     }
 
-    /// Writes an event when a driver begins to offer cards of this node, and every half hour while it does.
-    async fn report(&self, offered: &OfferedCards, cards: &Cards, reported: &mut ReportedOverlap) {
+    /// Writes an event when a driver begins to offer GPUs of this node, and every half hour while it does.
+    async fn report(&self, offered: &OfferedGpus, gpus: &Gpus, reported: &mut ReportedOverlap) {
         let mut both = BTreeSet::new();
         let mut drivers = BTreeSet::new();
-        for card in cards.iter() {
-            if let Some(driver) = offered.driver_of(&card.uuid) {
-                both.insert(card.uuid.clone());
+        for gpu in gpus.iter() {
+            if let Some(driver) = offered.driver_of(&gpu.uuid) {
+                both.insert(gpu.uuid.clone());
                 drivers.insert(driver);
             }
         }
@@ -178,7 +178,7 @@ impl DraWatch {
         }
         let opened = reported.0.difference(&both);
         if opened.clone().next().is_some() {
-            tracing::info!("no DRA driver offers these cards any more: {}", joined(opened));
+            tracing::info!("no DRA driver offers these GPUs any more: {}", joined(opened));
         }
         let has_new = !both.is_subset(&reported.0);
         *reported = ReportedOverlap(both, reported.1);
@@ -188,9 +188,9 @@ impl DraWatch {
         reported.1 = Some(Instant::now());
         let drivers = Vec::from_iter(drivers).join(", ");
         let note = format!(
-            "the DRA driver {drivers} offers cards of this node as well, which take no new pods with units: let one of \
-             both serve them. Either disable the driver's cards here (NVIDIA's: resources.gpus.enabled=false), or \
-             label the node gpushare=false. Cards: {}",
+            "the DRA driver {drivers} offers GPUs of this node as well, which take no new pods with units: let one of \
+             both serve them. Either disable the driver's GPUs here (NVIDIA's: resources.gpus.enabled=false), or \
+             label the node gpushare=false. GPUs: {}",
             joined(&reported.0)
         );
         tracing::warn!("{note}");
@@ -223,29 +223,29 @@ impl DraWatch {
         !pods.is_empty()
     }
 
-    /// Puts the cards of these devices into the records. A device of a driver of cards that no slice has shown may be
-    /// on every card.
-    fn charge(&self, claimed: &Claimed, slices: &Slices, cards: &Cards) {
-        let mut held: BTreeMap<PodUid, ClaimedCards> = BTreeMap::new();
+    /// Puts the GPUs of these devices into the records. A device of a driver of GPUs that no slice has shown may be
+    /// on every GPU.
+    fn charge(&self, claimed: &Claimed, slices: &Slices, gpus: &Gpus) {
+        let mut held: BTreeMap<PodUid, ClaimedGpus> = BTreeMap::new();
         for (uid, containers) in &claimed.devices {
             let of_pod = held.entry(uid.clone()).or_default();
             for (container, devices) in containers {
                 let mut is_known = true;
                 for device in devices {
-                    let on = slices.cards_of(device, cards);
+                    let on = slices.gpus_of(device, gpus);
                     is_known &= on.is_some();
                     let on = match on {
                         Some(on) => on,
-                        None if slices.has_cards(&device.driver, cards) => {
-                            cards.iter().map(|card| card.uuid.clone()).collect()
+                        None if slices.has_gpus(&device.driver, gpus) => {
+                            gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
                         }
                         None => Vec::new(),
                     };
-                    of_pod.cards.extend(on.into_iter().map(|card| OtherPluginCard {
+                    of_pod.gpus.extend(on.into_iter().map(|gpu| OtherPluginGpu {
                         pod: uid.clone(),
                         container: container.clone(),
                         resource: device.driver.clone(),
-                        card,
+                        gpu,
                     }));
                 }
                 if is_known {

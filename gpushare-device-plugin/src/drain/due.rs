@@ -69,7 +69,7 @@ impl DrainSchedule {
         clock: Timestamp,
     ) -> Due {
         for (uid, pod) in pods {
-            // One whose request cannot be read may have been given a card before.
+            // One whose request cannot be read may have been given a GPU before.
             if !matches!(pod.facts.gpu, Ok(None)) {
                 self.pods.entry(uid.clone()).or_default();
             }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_its_kubelet_ends_is_due_at_once_and_one_without_a_card_never() {
+    fn a_pod_that_its_kubelet_ends_is_due_at_once_and_one_without_a_gpu_never() {
         let mut bench = Bench::new();
         assert!(!bench.asks(0));
         bench.pod.as_mut().unwrap().is_killed = true;

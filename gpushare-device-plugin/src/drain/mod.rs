@@ -1,6 +1,6 @@
 //! Has the MPS clients of a pod terminated before its processes are killed.
 //!
-//! A client that is killed with kernels in flight ends the others on its card. Terminated by its server, it ends none:
+//! A client that is killed with kernels in flight ends the others on its GPU. Terminated by its server, it ends none:
 //! the server lets it submit nothing more, and ends its work first. That takes MPS's privileged socket, which the
 //! container `drain` beside the control daemon reaches ([`pipe`]); [`due`] says when.
 //!

@@ -1,4 +1,4 @@
-//! The limit of a container on each of its cards, and its CDI device.
+//! The limit of a container on each of its GPUs, and its CDI device.
 //!
 //! A limit is a device of our CDI kind, named by its values, since the environment of a CDI specification overrides the
 //! pod's own. Invariant: the name contains all values, so the device of an earlier process can be written again from
@@ -22,21 +22,21 @@ const MEMORY_LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
 /// goes, which no container runtime does
 /// (<https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html>). Units are what keeps memory for a pod.
 const NOTHING_RESERVED: &str = "NVIDIA_GPU_MEMORY_REQUEST=0";
-/// The memory limit of an MPS client, for each card ordinal that the client sees: `0=4096M`.
+/// The memory limit of an MPS client, for each GPU ordinal that the client sees: `0=4096M`.
 const MPS_MEMORY_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 /// The largest percentage of the multiprocessors that a client of MPS uses.
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// The folder with the pipes of a client's MPS server.
 const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// The largest number of cards of a container: more than any machine has.
-const MAX_CARDS: u32 = 64;
+/// The largest number of GPUs of a container: more than any machine has.
+const MAX_GPUS: u32 = 64;
 
-/// The limit of a container on each of its cards.
+/// The limit of a container on each of its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Limit {
     /// Memory by the driver.
     Driver {
-        /// Memory that the container can use of each card.
+        /// Memory that the container can use of each GPU.
         limit: MiB,
     },
     /// Memory and compute by MPS.
@@ -48,11 +48,11 @@ pub enum Limit {
 /// The limit of a client of MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MpsLimit {
-    /// The number of cards that the container sees.
-    pub cards: u32,
-    /// Memory that each of its processes can use of each card.
+    /// The number of GPUs that the container sees.
+    pub gpus: u32,
+    /// Memory that each of its processes can use of each GPU.
     pub limit: MiB,
-    /// Percent of each card's multiprocessors, 1 to 100; 100 is no limit.
+    /// Percent of each GPU's multiprocessors, 1 to 100; 100 is no limit.
     pub threads: u32,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Limit {
 
 impl fmt::Display for MpsLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}-{}", self.cards, self.limit.0, self.threads)
+        write!(f, "{}-{}-{}", self.gpus, self.limit.0, self.threads)
     }
 }
 
@@ -85,9 +85,9 @@ impl FromStr for Limit {
         let parts: Vec<&str> = name.split('-').collect();
         let limit = match parts[..] {
             ["driver", limit] => Self::Driver { limit: MiB(number(limit)?) },
-            ["mps", cards, limit, threads] => Self::Mps(mps_limit(cards, limit, threads)?),
-            ["driver", "mps", cards, limit, threads] => {
-                Self::DriverAndMps(mps_limit(cards, limit, threads)?)
+            ["mps", gpus, limit, threads] => Self::Mps(mps_limit(gpus, limit, threads)?),
+            ["driver", "mps", gpus, limit, threads] => {
+                Self::DriverAndMps(mps_limit(gpus, limit, threads)?)
             }
             _ => return Err(NotALimit),
         };
@@ -96,12 +96,12 @@ impl FromStr for Limit {
     }
 }
 
-fn mps_limit(cards: &str, limit: &str, threads: &str) -> Result<MpsLimit, NotALimit> {
-    let cards = number(cards)?;
-    if cards > MAX_CARDS {
+fn mps_limit(gpus: &str, limit: &str, threads: &str) -> Result<MpsLimit, NotALimit> {
+    let gpus = number(gpus)?;
+    if gpus > MAX_GPUS {
         return Err(NotALimit);
     }
-    Ok(MpsLimit { cards, limit: MiB(number(limit)?), threads: number(threads)? })
+    Ok(MpsLimit { gpus, limit: MiB(number(limit)?), threads: number(threads)? })
 }
 
 fn number<N: FromStr>(text: &str) -> Result<N, NotALimit> {
@@ -109,7 +109,7 @@ fn number<N: FromStr>(text: &str) -> Result<N, NotALimit> {
 }
 
 impl Limit {
-    /// The memory of each card to which the driver holds the container; `None` if it does not.
+    /// The memory of each GPU to which the driver holds the container; `None` if it does not.
     pub fn by_driver(self) -> Option<MiB> {
         match self {
             Self::Driver { limit } | Self::DriverAndMps(MpsLimit { limit, .. }) => Some(limit),
@@ -132,10 +132,10 @@ impl Limit {
             env.push(NOTHING_RESERVED.to_owned());
             env.push(format!("{MEMORY_LIMIT}={}", limit.0));
         }
-        let Some(MpsLimit { cards, limit, threads }) = self.by_mps() else {
+        let Some(MpsLimit { gpus, limit, threads }) = self.by_mps() else {
             return json!({ "name": self.to_string(), "containerEdits": { "env": env } });
         };
-        let limits: Vec<String> = (0..cards).map(|card| format!("{card}={}M", limit.0)).collect();
+        let limits: Vec<String> = (0..gpus).map(|gpu| format!("{gpu}={}M", limit.0)).collect();
         env.push(format!("{MPS_PIPES}={PIPES_INSIDE}"));
         env.push(format!("{MPS_MEMORY_LIMIT}={}", limits.join(",")));
         if threads < 100 {
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn one_device_has_the_drivers_limit_and_that_of_mps() {
-        let share = MpsLimit { cards: 1, limit: MiB(4096), threads: 25 };
+        let share = MpsLimit { gpus: 1, limit: MiB(4096), threads: 25 };
         let device = Limit::DriverAndMps(share).device(Some(Path::new("/run/plimsoll-mps")));
         assert_eq!(device["name"], "driver-mps-1-4096-25");
         let by_driver = Limit::Driver { limit: MiB(4096) }.device(None);
@@ -188,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn mps_is_told_the_limit_of_each_card_and_its_pipes_are_mounted() {
-        let limit = Limit::Mps(MpsLimit { cards: 2, limit: MiB(4096), threads: 25 });
+    fn mps_is_told_the_limit_of_each_gpu_and_its_pipes_are_mounted() {
+        let limit = Limit::Mps(MpsLimit { gpus: 2, limit: MiB(4096), threads: 25 });
         let device = limit.device(Some(Path::new("/run/plimsoll-mps")));
         let edits = &device["containerEdits"];
         assert_eq!(
@@ -211,8 +211,8 @@ mod tests {
             "options": ["rw", "nosuid", "nodev", "noexec", "bind"],
         });
         assert_eq!(edits["mounts"], json!([pipes, memory]));
-        let whole = Limit::Mps(MpsLimit { cards: 1, limit: MiB(4096), threads: 100 });
-        assert!(!whole.device(None).to_string().contains("THREAD"), "the whole card is no limit");
+        let whole = Limit::Mps(MpsLimit { gpus: 1, limit: MiB(4096), threads: 100 });
+        assert!(!whole.device(None).to_string().contains("THREAD"), "the whole GPU is no limit");
     }
 
     #[test]
@@ -237,8 +237,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_limit_reads_back_from_its_name(limit: u64, cards in 0_u32..=64, threads: u32) {
-            let mps = MpsLimit { cards, limit: MiB(limit), threads };
+        fn a_limit_reads_back_from_its_name(limit: u64, gpus in 0_u32..=64, threads: u32) {
+            let mps = MpsLimit { gpus, limit: MiB(limit), threads };
             let limits = [
                 Limit::Driver { limit: MiB(limit) },
                 Limit::Mps(mps),

@@ -1,4 +1,4 @@
-//! How containers are limited to their share of a card: the mode that follows from the policy, the pod and the node.
+//! How containers are limited to their share of a GPU: the mode that follows from the policy, the pod and the node.
 //! The mode is that of memory. Compute is limited by MPS alone, in each mode but `none`.
 //!
 //! [`support`] detects which modes the node can enforce, [`limit`] is the limit of one container and its CDI device,
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_extender_knows_from_the_report_which_pods_are_clients_of_mps() {
-        use placement::gpu::{CardIsolation, PodIsolation, Sharing};
+        use placement::gpu::{GpuIsolation, PodIsolation, Sharing};
         let asked = [None, Some(Isolation::None), Some(Isolation::Mps), Some(Isolation::Driver)];
         for (minimum, driver, mps, asked) in all_cases(asked) {
             let support = support(driver, mps);
@@ -308,13 +308,13 @@ mod tests {
             let minimum = policy.decide(None, &support).unwrap().isolation;
             let (strongest, mps_clients) = support.strongest();
             let strongest = Some(strongest);
-            let card = CardIsolation { strongest, minimum, mps_clients, drains_clients: true };
+            let gpu = GpuIsolation { strongest, minimum, mps_clients, drains_clients: true };
             let required = asked.unwrap_or_default();
             for asks_for_compute in [false, true] {
                 let pod = PodIsolation { required, excludes_mps: false, asks_for_compute };
                 let by_mps = compute_by_mps(decided.isolation, &support).is_ok();
                 let is_client = decided.isolation == Isolation::Mps || asks_for_compute && by_mps;
-                assert_eq!(card.sharing(pod) == Sharing::Mps, is_client, "{card:?} {pod:?}");
+                assert_eq!(gpu.sharing(pod) == Sharing::Mps, is_client, "{gpu:?} {pod:?}");
             }
         }
     }

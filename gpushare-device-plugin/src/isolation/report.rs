@@ -17,7 +17,7 @@ impl ReportedMode {
             (_, Some(note)) => tracing::warn!("{note}"),
             (Ok(Decision { isolation: Isolation::None, .. }), None) => {
                 tracing::warn!(
-                    "isolation: none; a container can use more of its card than it asked for"
+                    "isolation: none; a container can use more of its GPU than it asked for"
                 );
             }
             (Ok(Decision { isolation, .. }), None) => tracing::info!("isolation: {isolation}"),

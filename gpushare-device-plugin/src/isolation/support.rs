@@ -11,15 +11,15 @@ use rustix::io::Errno;
 use cluster::MpsConflict;
 
 use super::Isolation;
-use crate::cards::Cards;
 use crate::drain::DrainPipe;
+use crate::gpus::Gpus;
 use crate::nvidia::spec::{DeviceLookup, MEMORY_LIMIT_HOOK, Specs};
 
 /// The first driver whose NVML sets a memory limit on a control group.
 const FIRST_DRIVER: u32 = 615;
 /// The first CUDA compute capability whose MPS limits memory: Volta's.
 const FIRST_MPS: u32 = 7;
-/// The most clients of MPS that a card of Volta or newer serves: more fail when they start. NVIDIA's own plugin has the
+/// The most clients of MPS that a GPU of Volta or newer serves: more fail when they start. NVIDIA's own plugin has the
 /// same number (NVIDIA/k8s-device-plugin, cmd/mps-control-daemon/mps/device.go, `maxClients`).
 const MPS_CLIENTS: u16 = 48;
 /// A file that only the root of a hierarchy of version 2 has.
@@ -32,12 +32,12 @@ const CONTROL_PIPE: &str = "control";
 /// What the node lacks for a mode. The texts name the fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// Containers get their card in another way.
-    #[error("containers get their card without CDI: run the device plugin with --response=cdi")]
+    /// Containers get their GPU in another way.
+    #[error("containers get their GPU without CDI: run the device plugin with --response=cdi")]
     NotByCdi,
-    /// NVIDIA's CDI device of a card has no hook for it.
+    /// NVIDIA's CDI device of a GPU has no hook for it.
     #[error(
-        "NVIDIA's CDI device of card {0} has no hook {MEMORY_LIMIT_HOOK}: install NVIDIA's container toolkit 1.20.1 \
+        "NVIDIA's CDI device of GPU {0} has no hook {MEMORY_LIMIT_HOOK}: install NVIDIA's container toolkit 1.20.1 \
          or newer \
          and generate the specification again"
     )]
@@ -69,13 +69,13 @@ pub enum Missing {
     /// No folder for MPS is set.
     #[error("no MPS is set up: name its folder with --mps-dir")]
     NoMps,
-    /// MPS limits no memory on a card.
+    /// MPS limits no memory on a GPU.
     #[error(
-        "card {uuid} has CUDA compute capability {major}, and MPS limits memory from {FIRST_MPS} (Volta) on: keep \
+        "GPU {uuid} has CUDA compute capability {major}, and MPS limits memory from {FIRST_MPS} (Volta) on: keep \
          pods that need a limit off this node"
     )]
-    OldCard {
-        /// The card.
+    OldGpu {
+        /// The GPU.
         uuid: String,
         /// The major number of its capability.
         major: u32,
@@ -127,7 +127,7 @@ impl IsolationSupport {
         }
     }
 
-    /// The strongest mode that the node can enforce, and the clients of MPS that each card serves.
+    /// The strongest mode that the node can enforce, and the clients of MPS that each GPU serves.
     pub fn strongest(&self) -> (Isolation, Option<u16>) {
         (self.modes().next_back().unwrap_or_default(), self.mps.is_ok().then_some(MPS_CLIENTS))
     }
@@ -141,7 +141,7 @@ impl IsolationSupport {
 /// The paths and settings by which the node's support is detected.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Whether containers get their card by CDI.
+    /// Whether containers get their GPU by CDI.
     pub by_cdi: bool,
     /// The root of the control groups.
     pub cgroups: PathBuf,
@@ -154,21 +154,21 @@ pub struct Host {
 }
 
 impl Host {
-    /// The node's support for these cards, by NVIDIA's specification. Reads files.
-    pub fn support(&self, specs: &Specs, cards: &Cards) -> IsolationSupport {
-        let (driver, mps) = (self.driver(specs, cards), self.mps(cards));
+    /// The node's support for these GPUs, by NVIDIA's specification. Reads files.
+    pub fn support(&self, specs: &Specs, gpus: &Gpus) -> IsolationSupport {
+        let (driver, mps) = (self.driver(specs, gpus), self.mps(gpus));
         let pipe = self.mps.as_ref().map(|mps| DrainPipe::below(mps, self.daemon_user));
         IsolationSupport { driver, mps, drains_clients: pipe.map(|pipe| pipe.is_served()) }
     }
 
-    fn driver(&self, specs: &Specs, cards: &Cards) -> Result<(), Missing> {
+    fn driver(&self, specs: &Specs, gpus: &Gpus) -> Result<(), Missing> {
         self.by_cdi()?;
-        check_driver(cards.driver())?;
-        // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode, and no container starts on one.
-        for card in cards.healthy() {
-            match specs.device(card.uuid.as_str()) {
+        check_driver(gpus.driver())?;
+        // NVIDIA's toolkit writes no device for a GPU that is lost or in MIG mode, and no container starts on one.
+        for gpu in gpus.healthy() {
+            match specs.device(gpu.uuid.as_str()) {
                 DeviceLookup::One(_, device) if device.limits_memory => {}
-                _ => return Err(Missing::NoHook(card.uuid.to_string())),
+                _ => return Err(Missing::NoHook(gpu.uuid.to_string())),
             }
         }
         if !self.cgroups.join(CGROUP_V2).exists() {
@@ -179,11 +179,11 @@ impl Host {
         if is_off { Err(Missing::AccountingOff(params)) } else { Ok(()) }
     }
 
-    fn mps(&self, cards: &Cards) -> Result<(), Missing> {
+    fn mps(&self, gpus: &Gpus) -> Result<(), Missing> {
         self.by_cdi()?;
-        for card in cards.iter() {
-            if let Some(major) = card.cuda_major.filter(|major| *major < FIRST_MPS) {
-                return Err(Missing::OldCard { uuid: card.uuid.to_string(), major });
+        for gpu in gpus.iter() {
+            if let Some(major) = gpu.cuda_major.filter(|major| *major < FIRST_MPS) {
+                return Err(Missing::OldGpu { uuid: gpu.uuid.to_string(), major });
             }
         }
         let pipes = pipes(self.mps.as_deref().ok_or(Missing::NoMps)?);
@@ -279,8 +279,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cards::{Card, Unhealthy};
-    use crate::fixtures::{A, B, cards, with_unhealthy};
+    use crate::fixtures::{A, B, gpus, with_unhealthy};
+    use crate::gpus::{Gpu, Unhealthy};
 
     struct MpsNode {
         dir: tempfile::TempDir,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     impl MpsNode {
-        /// Control groups of version 2, hooks for these cards, a daemon of MPS.
+        /// Control groups of version 2, hooks for these GPUs, a daemon of MPS.
         fn new(hooks: &[&str]) -> Self {
             let mut node = Self { dir: tempfile::tempdir().unwrap(), daemon: None };
             let edits = json!({ "hooks": [{ "args": ["x", MEMORY_LIMIT_HOOK] }] });
@@ -317,8 +317,8 @@ mod tests {
         }
 
         fn support(&self, by_cdi: bool, driver: Option<&str>) -> IsolationSupport {
-            let cards = cards(&[(A, 4), (B, 4)]).with_driver(driver.map(str::to_owned));
-            self.host(by_cdi).support(&self.specs(), &cards)
+            let gpus = gpus(&[(A, 4), (B, 4)]).with_driver(driver.map(str::to_owned));
+            self.host(by_cdi).support(&self.specs(), &gpus)
         }
 
         fn specs(&self) -> Specs {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_needs_its_version_a_hook_for_every_card_and_cgroup_v2() {
+    fn the_driver_needs_its_version_a_hook_for_every_gpu_and_cgroup_v2() {
         let node = MpsNode::new(&[A, B]);
         assert_eq!(node.support(true, Some("615.12.03")).driver, Ok(()));
         let old = node.support(true, Some("580.95.05")).driver;
@@ -382,13 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_is_unhealthy_needs_no_hook() {
+    fn a_gpu_that_is_unhealthy_needs_no_hook() {
         let node = MpsNode::new(&[A]);
         let specs = node.specs();
         let host = node.host(true);
-        let cards = cards(&[(A, 4), (B, 4)]).with_driver(Some("615.1".to_owned()));
+        let gpus = gpus(&[(A, 4), (B, 4)]).with_driver(Some("615.1".to_owned()));
         for why in [Unhealthy::Lost, Unhealthy::Mig] {
-            let support = host.support(&specs, &with_unhealthy(&cards, B, why));
+            let support = host.support(&specs, &with_unhealthy(&gpus, B, why));
             assert_eq!(support.driver, Ok(()), "{why}");
         }
     }
@@ -449,7 +449,7 @@ mod tests {
         let node = MpsNode::new(&[]);
         let other =
             Host { daemon_user: rustix::process::geteuid().as_raw() + 1, ..node.host(true) };
-        let refused = other.support(&node.specs(), &cards(&[])).mps.unwrap_err();
+        let refused = other.support(&node.specs(), &gpus(&[])).mps.unwrap_err();
         assert!(matches!(refused, Missing::NotTheDaemons { .. }), "{refused}");
     }
 
@@ -465,19 +465,19 @@ mod tests {
     }
 
     #[test]
-    fn mps_needs_cards_on_which_it_limits_memory() {
+    fn mps_needs_gpus_on_which_it_limits_memory() {
         let node = MpsNode::new(&[]);
         let of = |major| {
-            let cards = cards(&[(A, 4), (B, 4)]);
-            let changed = cards.iter().map(|card| {
-                let cuda_major = if card.uuid.as_str() == B { major } else { Some(9) };
-                Card { cuda_major, ..card.clone() }
+            let gpus = gpus(&[(A, 4), (B, 4)]);
+            let changed = gpus.iter().map(|gpu| {
+                let cuda_major = if gpu.uuid.as_str() == B { major } else { Some(9) };
+                Gpu { cuda_major, ..gpu.clone() }
             });
-            node.host(true).support(&node.specs(), &Cards::new(changed.collect())).mps
+            node.host(true).support(&node.specs(), &Gpus::new(changed.collect())).mps
         };
         assert_eq!(of(Some(7)), Ok(()));
-        assert_eq!(of(None), Ok(()), "NVML tells it of every card that it knows");
-        assert_eq!(of(Some(6)), Err(Missing::OldCard { uuid: B.to_owned(), major: 6 }));
+        assert_eq!(of(None), Ok(()), "NVML tells it of every GPU that it knows");
+        assert_eq!(of(Some(6)), Err(Missing::OldGpu { uuid: B.to_owned(), major: 6 }));
     }
 
     #[test]
@@ -490,6 +490,6 @@ mod tests {
         fs::remove_file(node.control()).unwrap();
         assert!(matches!(node.support(true, None).mps, Err(Missing::NoDaemon(_))));
         let host = Host { mps: None, ..node.host(true) };
-        assert_eq!(host.support(&Specs::default(), &cards(&[])).mps, Err(Missing::NoMps));
+        assert_eq!(host.support(&Specs::default(), &gpus(&[])).mps, Err(Missing::NoMps));
     }
 }

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::devices::DeviceList;
 use crate::admission::Admission;
 use crate::admission::breaker::Breaker;
-use crate::cards::Cards;
+use crate::gpus::Gpus;
 use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
 use kubelet_api::v1beta1::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
@@ -39,8 +39,8 @@ pub(crate) struct Streams {
 pub(crate) struct Service {
     /// Answers the calls.
     pub admission: Arc<Admission>,
-    /// The cards to list.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// The GPUs to list.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Whether the API server can be reached: without it no new pod can be admitted.
     pub reachable: watch::Receiver<bool>,
     /// Counts streams.
@@ -71,7 +71,7 @@ impl Drop for Live {
 /// When a stream sends its next list, and what that is.
 struct Updates {
     admission: Arc<Admission>,
-    cards: watch::Receiver<Arc<Cards>>,
+    gpus: watch::Receiver<Arc<Gpus>>,
     reachable: watch::Receiver<bool>,
     breaker: watch::Receiver<Breaker>,
     /// Changes of what containers hold, and of the pods of this node.
@@ -84,14 +84,14 @@ struct Updates {
 
 impl Updates {
     fn of(service: &Service) -> Self {
-        let Service { admission, cards, reachable, end, .. } = service.clone();
+        let Service { admission, gpus, reachable, end, .. } = service.clone();
         let (records, pods) = admission.changes_of_holders();
         let breaker = admission.breaker();
         let mut resends = admission.resends();
         // A stream begins with the list.
         resends.mark_changed();
         let list = DeviceList::default();
-        Self { admission, cards, reachable, breaker, records, pods, resends, end, list }
+        Self { admission, gpus, reachable, breaker, records, pods, resends, end, list }
     }
 
     /// Waits until the device list must be sent again; `None` at the end of the session.
@@ -101,17 +101,17 @@ impl Updates {
                 biased;
                 () = self.end.cancelled() => return None,
                 changed = self.resends.changed() => changed.map(|()| true).ok()?,
-                changed = self.cards.changed() => changed.map(|()| false).ok()?,
+                changed = self.gpus.changed() => changed.map(|()| false).ok()?,
                 changed = self.reachable.changed() => changed.map(|()| false).ok()?,
                 changed = self.breaker.changed() => changed.map(|()| false).ok()?,
                 changed = self.records.changed() => changed.map(|()| false).ok()?,
                 changed = self.pods.changed() => changed.map(|()| false).ok()?,
             };
-            let cards = self.cards.borrow_and_update().clone();
+            let gpus = self.gpus.borrow_and_update().clone();
             let reachable = *self.reachable.borrow_and_update();
             let offer = self.breaker.borrow_and_update().offer();
             let held = self.admission.held_ids();
-            if self.list.update(&cards, &held, reachable, offer) || resend {
+            if self.list.update(&gpus, &held, reachable, offer) || resend {
                 return Some(self.list.devices());
             }
         }

@@ -24,8 +24,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 use super::service::{OPTIONS, Service, Streams};
 use crate::admission::Admission;
-use crate::cards::Cards;
 use crate::departure::Phase;
+use crate::gpus::Gpus;
 use crate::metrics::Metrics;
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::device_plugin_server::DevicePluginServer;
@@ -64,8 +64,8 @@ pub(crate) struct Plugin {
     pub resource: String,
     /// Answers the kubelet's calls.
     pub admission: Arc<Admission>,
-    /// The cards to list.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// The GPUs to list.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Whether the API server can be reached.
     pub reachable: watch::Receiver<bool>,
     /// Whether this plugin serves the kubelet.
@@ -220,7 +220,7 @@ impl Plugin {
             .map_err(|cause| SessionError::Listen { path: path.clone(), cause })?;
         let service = Service {
             admission: self.admission.clone(),
-            cards: self.cards.clone(),
+            gpus: self.gpus.clone(),
             reachable: self.reachable.clone(),
             streams,
             end: end.clone(),

@@ -138,9 +138,9 @@ mod tests {
 
     fn granted(pods: &[(&str, &str)]) -> Records {
         let mut records = Records::default();
-        for (pod, card) in pods {
-            let first = format!("{}-0", &card[4..12]);
-            records.grant(&simple(pod, card, 1), "main", ids([first.as_str()]));
+        for (pod, gpu) in pods {
+            let first = format!("{}-0", &gpu[4..12]);
+            records.grant(&simple(pod, gpu, 1), "main", ids([first.as_str()]));
         }
         records
     }

@@ -1,6 +1,6 @@
 //! Deleted pods whose processes still run: after a deletion by force, or a deletion while the kubelet was down.
 //!
-//! Their units stay in use until the kernel shows no process in their control group, since only processes use a card's
+//! Their units stay in use until the kernel shows no process in their control group, since only processes use a GPU's
 //! memory. Grants are saved in a file for a restarted plugin; the kubelet's checkpoint loses them at the next
 //! admission.
 //!

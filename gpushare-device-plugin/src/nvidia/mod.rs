@@ -1,7 +1,7 @@
 //! The CDI specification of NVIDIA's container toolkit on this node, and its problems.
 //!
-//! The card's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which this plugin does not
-//! write. After an upgrade of the driver, or when a card was added, it may be missing or old. Containers then fail to
+//! The GPU's device nodes and libraries come from NVIDIA's CDI specification ([`spec`]), which this plugin does not
+//! write. After an upgrade of the driver, or when a GPU was added, it may be missing or old. Containers then fail to
 //! start, or start with libraries of another driver. [`crate::cdi_watch`] checks it periodically and reports on the
 //! Node.
 
@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 use placement::gpu::Closed;
 
-use crate::cards::closed::ClosedCards;
-use crate::cards::{Card, Cards};
+use crate::gpus::closed::ClosedGpus;
+use crate::gpus::{Gpu, Gpus};
 use spec::{DeviceLookup, Spec, Specs};
 
 /// A problem of NVIDIA's CDI specification. The texts become events of the Node.
@@ -31,68 +31,68 @@ pub enum Problem {
         /// The searched folders.
         folders: String,
     },
-    /// No file has a device for a card.
+    /// No file has a device for a GPU.
     #[error(
-        "NVIDIA's CDI specification has no device {kind}={card}, so containers on that card cannot start. It is older \
+        "NVIDIA's CDI specification has no device {kind}={gpu}, so containers on that GPU cannot start. It is older \
          than \
-         the card, or names cards by index: generate it again with --device-name-strategy=uuid"
+         the GPU, or names GPUs by index: generate it again with --device-name-strategy=uuid"
     )]
-    CardMissing {
+    GpuMissing {
         /// The kind.
         kind: String,
-        /// The card's UUID.
-        card: String,
+        /// The GPU's UUID.
+        gpu: String,
     },
     /// The only device is `all`, as where the toolkit runs in WSL2.
     #[error(
-        "NVIDIA's CDI specification has the device {kind}=all and none of a single card, as in WSL2, so containers \
-         cannot get the card {card} alone by CDI: run the device plugin with --response=mounts"
+        "NVIDIA's CDI specification has the device {kind}=all and none of a single GPU, as in WSL2, so containers \
+         cannot get the GPU {gpu} alone by CDI: run the device plugin with --response=mounts"
     )]
     OnlyAll {
         /// The kind.
         kind: String,
-        /// The card's UUID.
-        card: String,
+        /// The GPU's UUID.
+        gpu: String,
     },
-    /// The device of a card has no device node.
+    /// The device of a GPU has no device node.
     #[error(
-        "the CDI device {kind}={card} in {path} has no device node, so containers do not see that card: generate the \
+        "the CDI device {kind}={gpu} in {path} has no device node, so containers do not see that GPU: generate the \
          specification again with nvidia-ctk"
     )]
     NoNode {
         /// The kind.
         kind: String,
-        /// The card's UUID.
-        card: String,
+        /// The GPU's UUID.
+        gpu: String,
         /// The file.
         path: PathBuf,
     },
-    /// The device of a card lacks a device node that CUDA needs.
+    /// The device of a GPU lacks a device node that CUDA needs.
     #[error(
-        "the CDI device {kind}={card} in {path} gives containers no {nodes}, so CUDA finds no card in them although \
+        "the CDI device {kind}={gpu} in {path} gives containers no {nodes}, so CUDA finds no GPU in them although \
          nvidia-smi does. The specification is older than these device nodes: run `nvidia-modprobe -u -c 0` on the \
          node, and generate it again with nvidia-ctk"
     )]
     MissingNode {
         /// The kind.
         kind: String,
-        /// The card's UUID.
-        card: String,
+        /// The GPU's UUID.
+        gpu: String,
         /// The file.
         path: PathBuf,
         /// The paths of the missing nodes, with commas between them.
         nodes: String,
     },
-    /// Two files of one folder have the device of a card.
+    /// Two files of one folder have the device of a GPU.
     #[error(
-        "both {one} and {two} have the CDI device {kind}={card}, so the container runtime uses neither: remove the \
+        "both {one} and {two} have the CDI device {kind}={gpu}, so the container runtime uses neither: remove the \
          older file"
     )]
     Twice {
         /// The kind.
         kind: String,
-        /// The card's UUID.
-        card: String,
+        /// The GPU's UUID.
+        gpu: String,
         /// A file.
         one: PathBuf,
         /// The other.
@@ -111,7 +111,7 @@ pub enum Problem {
         /// The version that NVML reports.
         running: String,
     },
-    /// A file cannot be read, and a card has no device.
+    /// A file cannot be read, and a GPU has no device.
     #[error("the CDI specification {path} cannot be read: {why}")]
     Unreadable {
         /// The file.
@@ -126,7 +126,7 @@ impl Problem {
     pub fn label(&self) -> &'static str {
         match self {
             Self::Absent { .. } => "absent",
-            Self::CardMissing { .. } => "card_missing",
+            Self::GpuMissing { .. } => "card_missing",
             Self::OnlyAll { .. } => "only_all",
             Self::NoNode { .. } => "no_node",
             Self::MissingNode { .. } => "missing_node",
@@ -140,7 +140,7 @@ impl Problem {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Absent { .. } => "CDISpecificationAbsent",
-            Self::CardMissing { .. } => "CDICardMissing",
+            Self::GpuMissing { .. } => "CDICardMissing",
             Self::OnlyAll { .. } => "CDIOnlyAll",
             Self::NoNode { .. } => "CDINoDeviceNode",
             Self::MissingNode { .. } => "CDIDeviceNodeMissing",
@@ -162,26 +162,26 @@ impl Problem {
         "unreadable",
     ];
 
-    /// Adds the cards on which no container can start because of it.
-    fn close(&self, closed: &mut ClosedCards) {
+    /// Adds the GPUs on which no container can start because of it.
+    fn close(&self, closed: &mut ClosedGpus) {
         match self {
             Self::Absent { .. } | Self::OtherDriver { .. } => closed.all = Some(Closed::Cdi),
-            Self::CardMissing { card, .. }
-            | Self::OnlyAll { card, .. }
-            | Self::NoNode { card, .. }
-            | Self::MissingNode { card, .. }
-            | Self::Twice { card, .. } => {
-                closed.cards.insert(card.as_str().into(), Closed::Cdi);
+            Self::GpuMissing { gpu, .. }
+            | Self::OnlyAll { gpu, .. }
+            | Self::NoNode { gpu, .. }
+            | Self::MissingNode { gpu, .. }
+            | Self::Twice { gpu, .. } => {
+                closed.gpus.insert(gpu.as_str().into(), Closed::Cdi);
             }
-            // Another problem says which cards it concerns.
+            // Another problem says which GPUs it concerns.
             Self::Unreadable { .. } => {}
         }
     }
 }
 
-/// The cards on which no container can start because of these problems.
-pub fn closed_cards(problems: &[Problem]) -> ClosedCards {
-    let mut closed = ClosedCards::default();
+/// The GPUs on which no container can start because of these problems.
+pub fn closed_gpus(problems: &[Problem]) -> ClosedGpus {
+    let mut closed = ClosedGpus::default();
     problems.iter().for_each(|problem| problem.close(&mut closed));
     closed
 }
@@ -205,24 +205,24 @@ impl CdiLocation {
         Specs::read(&self.folders, &self.kind)
     }
 
-    /// The problems for these cards, sorted.
-    pub fn problems(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
-        let mut problems = self.find_problems(specs, cards);
+    /// The problems for these GPUs, sorted.
+    pub fn problems(&self, specs: &Specs, gpus: &Gpus) -> Vec<Problem> {
+        let mut problems = self.find_problems(specs, gpus);
         problems.sort();
         problems.dedup();
         problems
     }
 
-    fn find_problems(&self, specs: &Specs, cards: &Cards) -> Vec<Problem> {
+    fn find_problems(&self, specs: &Specs, gpus: &Gpus) -> Vec<Problem> {
         let mut problems = Vec::new();
-        if specs.is_empty() && !cards.is_empty() {
+        if specs.is_empty() && !gpus.is_empty() {
             let folders: Vec<String> =
                 self.folders.iter().map(|folder| folder.display().to_string()).collect();
             problems.push(Problem::Absent { kind: self.kind.clone(), folders: folders.join(", ") });
         } else {
-            // NVIDIA's toolkit writes no device for a card that is lost or in MIG mode.
-            for card in cards.healthy() {
-                problems.extend(self.card_problem(specs, card, cards.driver()));
+            // NVIDIA's toolkit writes no device for a GPU that is lost or in MIG mode.
+            for gpu in gpus.healthy() {
+                problems.extend(self.gpu_problem(specs, gpu, gpus.driver()));
             }
         }
         // An unreadable file may be of another vendor.
@@ -234,22 +234,22 @@ impl CdiLocation {
         problems
     }
 
-    fn card_problem(&self, specs: &Specs, card: &Card, running: Option<&str>) -> Option<Problem> {
-        let (kind, minor, card) = (self.kind.clone(), card.minor, card.uuid.to_string());
-        match specs.device(&card) {
-            DeviceLookup::None if specs.has_only_all() => Some(Problem::OnlyAll { kind, card }),
-            DeviceLookup::None => Some(Problem::CardMissing { kind, card }),
+    fn gpu_problem(&self, specs: &Specs, gpu: &Gpu, running: Option<&str>) -> Option<Problem> {
+        let (kind, minor, gpu) = (self.kind.clone(), gpu.minor, gpu.uuid.to_string());
+        match specs.device(&gpu) {
+            DeviceLookup::None if specs.has_only_all() => Some(Problem::OnlyAll { kind, gpu }),
+            DeviceLookup::None => Some(Problem::GpuMissing { kind, gpu }),
             DeviceLookup::Twice(one, two) => {
-                Some(Problem::Twice { kind, card, one: one.into(), two: two.into() })
+                Some(Problem::Twice { kind, gpu, one: one.into(), two: two.into() })
             }
             DeviceLookup::One(spec, device) if !device.has_nodes => {
-                Some(Problem::NoNode { kind, card, path: spec.path.clone() })
+                Some(Problem::NoNode { kind, gpu, path: spec.path.clone() })
             }
             DeviceLookup::One(spec, device) => {
                 let path = spec.path.clone();
                 other_driver(spec, running).or_else(|| {
                     let nodes = device.missing_nodes(minor).join(", ");
-                    (!nodes.is_empty()).then_some(Problem::MissingNode { kind, card, path, nodes })
+                    (!nodes.is_empty()).then_some(Problem::MissingNode { kind, gpu, path, nodes })
                 })
             }
         }
@@ -273,8 +273,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cards::Unhealthy;
-    use crate::fixtures::{A, B, cards, with_unhealthy};
+    use crate::fixtures::{A, B, gpus, with_unhealthy};
+    use crate::gpus::Unhealthy;
 
     const NODES_OF_ALL: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
@@ -306,12 +306,12 @@ mod tests {
         }
         let location =
             CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
-        let cards = cards(&[(A, 4), (B, 4)]).with_driver(running.map(str::to_owned));
-        location.problems(&location.specs(), &cards)
+        let gpus = gpus(&[(A, 4), (B, 4)]).with_driver(running.map(str::to_owned));
+        location.problems(&location.specs(), &gpus)
     }
 
     #[test]
-    fn a_specification_with_all_cards_for_the_running_driver_is_fine() {
+    fn a_specification_with_all_gpus_for_the_running_driver_is_fine() {
         let whole = spec(&[A, B], "580.95.05");
         assert!(labels(&[("nvidia.json", &whole)], Some("580.95.05")).is_empty());
         assert!(labels(&[("nvidia.json", &whole)], None).is_empty(), "unknown is not another");
@@ -319,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_and_a_missing_card_are_problems() {
+    fn a_missing_file_and_a_missing_gpu_are_problems() {
         assert_eq!(labels(&[], None), ["absent"]);
         assert_eq!(labels(&[("x.json", "{")], None), ["absent", "unreadable"]);
         assert_eq!(labels(&[("nvidia.json", &spec(&[A, "1"], "1.2"))], None), ["card_missing"]);
     }
 
     #[test]
-    fn where_all_is_the_only_device_the_text_names_the_other_ways_to_a_card() {
+    fn where_all_is_the_only_device_the_text_names_the_other_ways_to_a_gpu() {
         let problems = problems(&[("nvidia.json", &spec(&["all"], "1.2"))], None);
         assert_eq!(problems.iter().map(Problem::label).collect::<Vec<_>>(), ["only_all"; 2]);
         let text = problems[0].to_string();
@@ -336,14 +336,14 @@ mod tests {
         );
     }
 
-    /// Why each of the cards A and B is closed.
+    /// Why each of the GPUs A and B is closed.
     fn closed(files: &[(&str, &str)], running: Option<&str>) -> [Option<Closed>; 2] {
-        let closed = closed_cards(&problems(files, running));
-        [A, B].map(|card| closed.of(&card.into()))
+        let closed = closed_gpus(&problems(files, running));
+        [A, B].map(|gpu| closed.of(&gpu.into()))
     }
 
     #[test]
-    fn a_problem_closes_the_cards_that_it_concerns() {
+    fn a_problem_closes_the_gpus_that_it_concerns() {
         let cdi = Some(Closed::Cdi);
         let whole = spec(&[A, B], "1.2");
         assert_eq!(closed(&[("nvidia.json", &whole)], Some("1.2")), [None, None]);
@@ -356,20 +356,20 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_is_unhealthy_may_be_missing() {
+    fn a_gpu_that_is_unhealthy_may_be_missing() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("nvidia.json"), spec(&[A], "1.2")).unwrap();
         let location =
             CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
-        let cards = cards(&[(A, 4), (B, 4)]);
+        let gpus = gpus(&[(A, 4), (B, 4)]);
         for why in [Unhealthy::Lost, Unhealthy::Mig] {
-            let problems = location.problems(&location.specs(), &with_unhealthy(&cards, B, why));
+            let problems = location.problems(&location.specs(), &with_unhealthy(&gpus, B, why));
             assert_eq!(problems, [], "{why}");
         }
     }
 
     #[test]
-    fn a_file_for_another_driver_is_one_problem_for_all_its_cards() {
+    fn a_file_for_another_driver_is_one_problem_for_all_its_gpus() {
         let old = spec(&[A, B], "570.1");
         assert_eq!(labels(&[("nvidia.json", &old)], Some("580.95.05")), ["other_driver"]);
     }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_older_than_a_device_node_of_cuda_closes_its_cards() {
+    fn a_file_that_is_older_than_a_device_node_of_cuda_closes_its_gpus() {
         let before = spec_with(&[A, B], "1.2", &["/dev/nvidiactl"]);
         let files = [("nvidia.json", &*before)];
         assert_eq!(labels(&files, Some("1.2")), ["missing_node", "missing_node"]);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_of_all_cards_may_stand_in_each_device() {
+    fn the_nodes_of_all_gpus_may_stand_in_each_device() {
         let nodes = ["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"];
         let nodes = nodes.map(|path| json!({ "path": path, "hostPath": "/run/driver/dev/x" }));
         let devices =
@@ -405,37 +405,37 @@ mod tests {
     }
 
     #[test]
-    fn a_device_with_the_node_of_another_card_is_a_problem() {
+    fn a_device_with_the_node_of_another_gpu_is_a_problem() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("nvidia.json"), spec(&[A, B], "1.2")).unwrap();
         let location =
             CdiLocation { folders: vec![dir.path().into()], kind: "nvidia.com/gpu".to_owned() };
-        let numbered = cards(&[(A, 4), (B, 4)]);
-        let numbered = numbered.iter().map(|card| Card { minor: Some(card.index), ..card.clone() });
-        let problems = location.problems(&location.specs(), &Cards::new(numbered.collect()));
-        let [Problem::MissingNode { card, nodes, .. }] = &problems[..] else {
+        let numbered = gpus(&[(A, 4), (B, 4)]);
+        let numbered = numbered.iter().map(|gpu| Gpu { minor: Some(gpu.index), ..gpu.clone() });
+        let problems = location.problems(&location.specs(), &Gpus::new(numbered.collect()));
+        let [Problem::MissingNode { gpu, nodes, .. }] = &problems[..] else {
             panic!("{problems:?}")
         };
-        assert_eq!((card.as_str(), nodes.as_str()), (B, "/dev/nvidia1"));
+        assert_eq!((gpu.as_str(), nodes.as_str()), (B, "/dev/nvidia1"));
     }
 
     #[test]
     fn every_text_names_the_fix() {
         let path = PathBuf::from("/etc/cdi/nvidia.yaml");
         let kind = "nvidia.com/gpu".to_owned();
-        let card = A.to_owned();
+        let gpu = A.to_owned();
         let all = [
             Problem::Absent { kind: kind.clone(), folders: "/etc/cdi".to_owned() },
-            Problem::CardMissing { kind: kind.clone(), card: card.clone() },
-            Problem::OnlyAll { kind: kind.clone(), card: card.clone() },
-            Problem::NoNode { kind: kind.clone(), card: card.clone(), path: path.clone() },
+            Problem::GpuMissing { kind: kind.clone(), gpu: gpu.clone() },
+            Problem::OnlyAll { kind: kind.clone(), gpu: gpu.clone() },
+            Problem::NoNode { kind: kind.clone(), gpu: gpu.clone(), path: path.clone() },
             Problem::MissingNode {
                 kind: kind.clone(),
-                card: card.clone(),
+                gpu: gpu.clone(),
                 path: path.clone(),
                 nodes: "/dev/nvidia-uvm".to_owned(),
             },
-            Problem::Twice { kind, card, one: path.clone(), two: path.clone() },
+            Problem::Twice { kind, gpu, one: path.clone(), two: path.clone() },
             Problem::OtherDriver { path, written_for: "1.2".into(), running: "1.3".into() },
         ];
         for problem in all {

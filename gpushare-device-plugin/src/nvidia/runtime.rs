@@ -1,7 +1,7 @@
 //! What the kubelet tells of the node's container runtime.
 
 /// What is wrong if a runtime, as `containerd://1.7.27`, has CDI only where its configuration says so: without it,
-/// containers start without their cards, and no call fails. `None` for runtimes that have it by default, and for
+/// containers start without their GPUs, and no call fails. `None` for runtimes that have it by default, and for
 /// unknown ones.
 ///
 /// containerd has CDI from 1.7 on, and by default from 2.0 on.
@@ -11,7 +11,7 @@ pub(crate) fn cdi_may_be_off(runtime: &str) -> Option<String> {
     (major < 2).then(|| {
         format!(
             "the container runtime is containerd {version}, where CDI is off by default, and containers then start \
-             without their cards: \
+             without their GPUs: \
              set enable_cdi = true in its configuration, as `containerd config dump` shows it, or update to 2.0"
         )
     })

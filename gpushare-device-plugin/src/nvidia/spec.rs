@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// The largest file that is read, in bytes. A specification of eight cards takes some 40 KiB.
+/// The largest file that is read, in bytes. A specification of eight GPUs takes some 40 KiB.
 const MAX_FILE: u64 = 4 << 20;
 /// Files of a folder that are read.
 const MAX_FILES: usize = 256;
@@ -172,7 +172,7 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// Device nodes that CUDA opens in every container, beside the card's own `/dev/nvidiaN`. The toolkit writes those that
+/// Device nodes that CUDA opens in every container, beside the GPU's own `/dev/nvidiaN`. The toolkit writes those that
 /// are there when it runs, and `/dev/nvidia-uvm` is not before its kernel module is loaded.
 const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
 
@@ -180,7 +180,7 @@ const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
 const OTHER_DRIVERS_NODES: [&str; 4] = ["/dev/dxg", "/dev/nvgpu", "/dev/nvhost", "/dev/nvmap"];
 
 impl Device {
-    /// The device nodes without which CUDA finds no card in a container. `minor` is N of the card's `/dev/nvidiaN`,
+    /// The device nodes without which CUDA finds no GPU in a container. `minor` is N of the GPU's `/dev/nvidiaN`,
     /// where known.
     pub fn missing_nodes(&self, minor: Option<u32>) -> Vec<String> {
         let is_others =
@@ -331,10 +331,10 @@ containerEdits:
     }
 
     #[test]
-    fn cuda_needs_the_cards_own_node_and_two_of_all_cards() {
+    fn cuda_needs_the_gpus_own_node_and_two_of_all_gpus() {
         let all = ["/dev/nvidia3", "/dev/nvidia-uvm", "/dev/nvidiactl"];
         assert!(missing(&all, Some(3)).is_empty() && missing(&all, None).is_empty());
-        assert_eq!(missing(&all, Some(0)), ["/dev/nvidia0"], "another card's");
+        assert_eq!(missing(&all, Some(0)), ["/dev/nvidia0"], "another GPU's");
         assert_eq!(missing(&["/dev/nvidia3", "/dev/nvidiactl"], Some(3)), ["/dev/nvidia-uvm"]);
         let without = missing(&["/dev/nvidia-uvm-tools", "/dev/nvidia30"], Some(3));
         assert_eq!(without, ["/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"]);

@@ -1,4 +1,4 @@
-//! The usage of cards by pods, as metrics with the labels of NVIDIA's dcgm-exporter.
+//! The usage of GPUs by pods, as metrics with the labels of NVIDIA's dcgm-exporter.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use placement::units::NodeName;
 use tokio::sync::watch;
 
 use super::rows::{ProcessOwner, Usage, rows};
-use super::{CardProcesses, Snapshot};
+use super::{GpuProcesses, Snapshot};
 use crate::metrics::Metrics;
 use crate::pods::PodCache;
 
 /// What the metrics are made from at each scrape.
 #[derive(Debug)]
-pub(crate) struct CardUse {
+pub(crate) struct GpuUse {
     /// The node, for the label `Hostname`.
     pub node: NodeName,
     /// The last snapshot.
@@ -22,15 +22,15 @@ pub(crate) struct CardUse {
 }
 
 /// Sets the metrics to the last snapshot. What is unknown is absent.
-pub(crate) fn set_card_use(metrics: &Metrics, card_use: &CardUse) {
+pub(crate) fn set_gpu_use(metrics: &Metrics, gpu_use: &GpuUse) {
     metrics.memory_used.clear();
     metrics.sm_used.clear();
     metrics.processes_unknown.clear();
-    let snapshot = card_use.snapshot.borrow().clone();
-    let pods = if card_use.pods.is_listed() { Some(card_use.pods.by_uids()) } else { None };
-    for (card, rows) in rows(&snapshot, pods.as_ref()) {
+    let snapshot = gpu_use.snapshot.borrow().clone();
+    let pods = if gpu_use.pods.is_listed() { Some(gpu_use.pods.by_uids()) } else { None };
+    for (gpu, rows) in rows(&snapshot, pods.as_ref()) {
         for (owner, Usage { bytes, sm_percent, .. }) in rows {
-            let labels = card_use.labels(card, &owner);
+            let labels = gpu_use.labels(gpu, &owner);
             if let Some(bytes) = bytes.and_then(|bytes| i64::try_from(bytes).ok()) {
                 metrics.memory_used.with(labels.clone()).set(bytes);
             }
@@ -39,30 +39,30 @@ pub(crate) fn set_card_use(metrics: &Metrics, card_use: &CardUse) {
             }
         }
     }
-    for card in snapshot.iter() {
-        if let Err(why) = card.processes {
-            let labels = [card.card.uuid.clone(), why.label().to_owned()];
+    for gpu in snapshot.iter() {
+        if let Err(why) = gpu.processes {
+            let labels = [gpu.gpu.uuid.clone(), why.label().to_owned()];
             metrics.processes_unknown.with(labels).set(1);
         }
     }
 }
 
-impl CardUse {
+impl GpuUse {
     /// The values of the labels of [`Metrics::memory_used`] and [`Metrics::sm_used`].
-    fn labels(&self, card: &CardProcesses, owner: &ProcessOwner) -> [String; 9] {
+    fn labels(&self, gpu: &GpuProcesses, owner: &ProcessOwner) -> [String; 9] {
         let (namespace, pod, container) = match owner {
             ProcessOwner::Container { namespace, pod, container, .. } => {
                 (namespace.clone(), pod.clone(), container.clone())
             }
             _ => Default::default(),
         };
-        let card = &card.card;
-        let device = card.minor.map(|minor| format!("nvidia{minor}")).unwrap_or_default();
+        let gpu = &gpu.gpu;
+        let device = gpu.minor.map(|minor| format!("nvidia{minor}")).unwrap_or_default();
         [
-            card.index.to_string(),
-            card.uuid.clone(),
+            gpu.index.to_string(),
+            gpu.uuid.clone(),
             device,
-            card.model.clone().unwrap_or_default(),
+            gpu.model.clone().unwrap_or_default(),
             self.node.to_string(),
             container,
             namespace,

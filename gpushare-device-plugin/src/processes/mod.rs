@@ -1,9 +1,9 @@
-//! The processes on this node's cards, with the pod and container of each.
+//! The processes on this node's GPUs, with the pod and container of each.
 //!
-//! NVML lists the processes on a card ([`watch`]), the kernel has the pod's UID and the container id of each ([`host`],
+//! NVML lists the processes on a GPU ([`watch`]), the kernel has the pod's UID and the container id of each ([`host`],
 //! [`group`]), and the pods' status in the API server has their names ([`rows`]). [`metrics`] exports them.
 //!
-//! Invariant: a card with unknown processes has no rows, only the reason. An unknown amount of one process makes its
+//! Invariant: a GPU with unknown processes has no rows, only the reason. An unknown amount of one process makes its
 //! sum unknown, never too small.
 
 pub mod group;
@@ -13,9 +13,9 @@ pub(crate) mod rows;
 pub(crate) mod watch;
 
 use host::Membership;
-use placement::units::CardId;
+use placement::units::GpuId;
 
-/// Why the processes on a card are unknown.
+/// Why the processes on a GPU are unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Unknown {
     /// NVML lists only processes in the PID namespace of its caller.
@@ -23,13 +23,13 @@ pub enum Unknown {
         "the device plugin's pod is not in the host's PID namespace: set the value devicePlugin.processes"
     )]
     PidNamespace,
-    /// NVML does not list processes of MIG instances at the card.
+    /// NVML does not list processes of MIG instances at the GPU.
     #[error("MIG mode is on")]
     Mig,
     /// The driver has no such call, refuses it, or there are too many processes.
     #[error("the driver does not tell")]
     Driver,
-    /// The card or NVML does not answer.
+    /// The GPU or NVML does not answer.
     #[error("it does not answer")]
     Lost,
 }
@@ -49,30 +49,30 @@ impl Unknown {
     }
 }
 
-/// A process on a card.
+/// A process on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CardProcess {
+pub struct GpuProcess {
     /// NVML's data about it.
     pub process: nvml::Process,
     /// The pod that it belongs to.
     pub of: Membership,
 }
 
-/// A card and its processes at one moment.
+/// A GPU and its processes at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CardProcesses {
-    /// The card.
-    pub card: nvml::Card,
+pub struct GpuProcesses {
+    /// The GPU.
+    pub gpu: nvml::Gpu,
     /// Its processes, or why they are unknown.
-    pub processes: Result<Vec<CardProcess>, Unknown>,
+    pub processes: Result<Vec<GpuProcess>, Unknown>,
 }
 
-impl CardProcesses {
-    /// The card's UUID.
-    pub fn id(&self) -> CardId {
-        CardId::from(self.card.uuid.as_str())
+impl GpuProcesses {
+    /// The GPU's UUID.
+    pub fn id(&self) -> GpuId {
+        GpuId::from(self.gpu.uuid.as_str())
     }
 }
 
-/// All cards at one moment, in NVML's order.
-pub type Snapshot = Vec<CardProcesses>;
+/// All GPUs at one moment, in NVML's order.
+pub type Snapshot = Vec<GpuProcesses>;

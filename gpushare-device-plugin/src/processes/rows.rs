@@ -1,6 +1,6 @@
-//! Sums over processes by card and container, with the names of pods and containers.
+//! Sums over processes by GPU and container, with the names of pods and containers.
 //!
-//! Invariant: a card has a row for each container of a pod that the API server shows, and at most one for each other
+//! Invariant: a GPU has a row for each container of a pod that the API server shows, and at most one for each other
 //! [`ProcessOwner`].
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use placement::units::PodUid;
 
 use super::host::Membership;
-use super::{CardProcesses, Snapshot};
+use super::{GpuProcesses, Snapshot};
 use crate::pods::NodePod;
 
 /// The owner of the processes of a row.
@@ -46,12 +46,12 @@ impl ProcessOwner {
     }
 }
 
-/// The usage of one card by some processes.
+/// The usage of one GPU by some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Memory of the card, in bytes.
+    /// Memory of the GPU, in bytes.
     pub bytes: Option<u64>,
-    /// Percent of the last sample period on the card's SMs, the sum over the processes.
+    /// Percent of the last sample period on the GPU's SMs, the sum over the processes.
     pub sm_percent: Option<u32>,
     /// The number of processes.
     pub processes: u32,
@@ -75,21 +75,21 @@ impl From<nvml::Process> for Usage {
 /// The node's pods by UID; `None` before the first list.
 pub(crate) type KnownPods<'p> = Option<&'p HashMap<PodUid, NodePod>>;
 
-/// The rows of each card whose processes are known.
+/// The rows of each GPU whose processes are known.
 pub(crate) fn rows<'s>(
     snapshot: &'s Snapshot,
     pods: KnownPods<'_>,
-) -> Vec<(&'s CardProcesses, BTreeMap<ProcessOwner, Usage>)> {
+) -> Vec<(&'s GpuProcesses, BTreeMap<ProcessOwner, Usage>)> {
     let mut all = Vec::new();
-    for card in snapshot {
-        let Ok(processes) = &card.processes else { continue };
+    for gpu in snapshot {
+        let Ok(processes) = &gpu.processes else { continue };
         let mut rows: BTreeMap<ProcessOwner, Usage> = BTreeMap::new();
         for process in processes {
             let used = Usage::from(process.process);
             let row = rows.entry(owner(&process.of, pods));
             row.and_modify(|row| *row = row.plus(used)).or_insert(used);
         }
-        all.push((card, rows));
+        all.push((gpu, rows));
     }
     all
 }
@@ -119,7 +119,7 @@ mod tests {
     use cluster::PodFacts;
 
     use super::super::group::PodGroup;
-    use super::super::{CardProcess, Unknown};
+    use super::super::{GpuProcess, Unknown};
     use super::*;
     use crate::fixtures::{A, B, simple};
     use crate::pods::ContainerId;
@@ -132,16 +132,16 @@ mod tests {
         Membership::Pod(PodGroup { pod: pod.into(), container: container.map(id) })
     }
 
-    fn process(of: Membership, bytes: Option<u64>, sm_percent: Option<u32>) -> CardProcess {
-        CardProcess {
+    fn process(of: Membership, bytes: Option<u64>, sm_percent: Option<u32>) -> GpuProcess {
+        GpuProcess {
             process: nvml::Process { pid: 1, used_bytes: bytes, sm_percent, mps: None },
             of,
         }
     }
 
-    fn on(uuid: &str, processes: Result<Vec<CardProcess>, Unknown>) -> CardProcesses {
-        let card = nvml::Card { uuid: uuid.to_owned(), ..nvml::Card::default() };
-        CardProcesses { card, processes }
+    fn on(uuid: &str, processes: Result<Vec<GpuProcess>, Unknown>) -> GpuProcesses {
+        let gpu = nvml::Gpu { uuid: uuid.to_owned(), ..nvml::Gpu::default() };
+        GpuProcesses { gpu, processes }
     }
 
     fn pods() -> HashMap<PodUid, NodePod> {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     /// A process of the container `train`.
-    fn of_train(bytes: Option<u64>, sm_percent: Option<u32>) -> CardProcess {
+    fn of_train(bytes: Option<u64>, sm_percent: Option<u32>) -> GpuProcess {
         process(in_pod("p", Some("a")), bytes, sm_percent)
     }
 
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_container_are_summed_up_on_each_card() {
+    fn processes_of_a_container_are_summed_up_on_each_gpu() {
         let on_a = vec![of_train(Some(5), Some(10)), of_train(Some(7), Some(20))];
         let snapshot = vec![on(A, Ok(on_a)), on(B, Ok(vec![of_train(Some(1), Some(0))]))];
         let rows = rows(&snapshot, Some(&pods()));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_process_belongs_to_one_owner_and_others_than_pods_have_a_row_a_card() {
+    fn each_process_belongs_to_one_owner_and_others_than_pods_have_a_row_a_gpu() {
         let all = [
             in_pod("p", Some("a")),
             in_pod("p", Some("b")),

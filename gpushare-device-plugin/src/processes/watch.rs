@@ -1,4 +1,4 @@
-//! Polls NVML for the processes on each card, and the kernel for the pods that they belong to.
+//! Polls NVML for the processes on each GPU, and the kernel for the pods that they belong to.
 //!
 //! Invariant: NVML is called on one thread at a time. While it hangs, all processes are unknown.
 
@@ -11,13 +11,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::host::HostProcesses;
-use super::{CardProcess, CardProcesses, Snapshot, Unknown};
-use crate::cards::watch::OpenNvml;
+use super::{GpuProcess, GpuProcesses, Snapshot, Unknown};
+use crate::gpus::watch::OpenNvml;
 
-/// Time for one read of all cards. After it NVML counts as hanging.
+/// Time for one read of all GPUs. After it NVML counts as hanging.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Polls the processes on this node's cards.
+/// Polls the processes on this node's GPUs.
 pub(crate) struct ProcessWatch {
     /// NVML, while it is open.
     pub probe: watch::Receiver<OpenNvml>,
@@ -80,32 +80,32 @@ impl ProcessWatch {
         }
     }
 
-    /// The cards of the last snapshot, with unknown processes.
+    /// The GPUs of the last snapshot, with unknown processes.
     fn lost(&self) -> Snapshot {
         let mut lost = Snapshot::clone(&self.snapshots.borrow());
-        for card in &mut lost {
-            card.processes = Err(Unknown::Lost);
+        for gpu in &mut lost {
+            gpu.processes = Err(Unknown::Lost);
         }
         lost
     }
 
     fn publish(&self, snapshot: Snapshot) {
         let before = self.snapshots.borrow().clone();
-        for card in &snapshot {
-            let uuid = &card.card.uuid;
-            let old = before.iter().find(|old| old.card.uuid == *uuid);
+        for gpu in &snapshot {
+            let uuid = &gpu.gpu.uuid;
+            let old = before.iter().find(|old| old.gpu.uuid == *uuid);
             let was = old.and_then(|old| old.processes.as_ref().err());
-            match (card.processes.as_ref().err(), was) {
+            match (gpu.processes.as_ref().err(), was) {
                 (now, was) if now == was => {}
-                (Some(why), _) => tracing::info!(uuid, "the card's processes are unknown: {why}"),
-                (None, _) => tracing::info!(uuid, "the card's processes are known"),
+                (Some(why), _) => tracing::info!(uuid, "the GPU's processes are unknown: {why}"),
+                (None, _) => tracing::info!(uuid, "the GPU's processes are known"),
             }
         }
         self.snapshots.send_replace(Arc::new(snapshot));
     }
 }
 
-/// Reads the processes of all cards. May block.
+/// Reads the processes of all GPUs. May block.
 fn read_all(
     probe: &dyn Probe,
     host: &HostProcesses,
@@ -114,23 +114,23 @@ fn read_all(
     // Checked each time: the reads take microseconds, and an error may be temporary.
     let are_hosts = host.are_hosts().unwrap_or(false);
     let mut snapshot = Snapshot::new();
-    for card in probe.cards()? {
+    for gpu in probe.gpus()? {
         let processes = if are_hosts {
-            on_card(probe, host, &card.uuid, since)
+            on_gpu(probe, host, &gpu.uuid, since)
         } else {
             Err(Unknown::PidNamespace)
         };
-        snapshot.push(CardProcesses { card, processes });
+        snapshot.push(GpuProcesses { gpu, processes });
     }
     Ok(snapshot)
 }
 
-fn on_card(
+fn on_gpu(
     probe: &dyn Probe,
     host: &HostProcesses,
     uuid: &str,
     since: SystemTime,
-) -> Result<Vec<CardProcess>, Unknown> {
+) -> Result<Vec<GpuProcess>, Unknown> {
     let Ok(answer) = probe.processes(uuid, since) else { return Err(Unknown::Lost) };
     let Some(processes) = answer else {
         let mig = probe.status(uuid).is_ok_and(|status| status.mig == Some(true));
@@ -138,7 +138,7 @@ fn on_card(
     };
     Ok(processes
         .into_iter()
-        .map(|process| CardProcess { process, of: host.membership(process.pid) })
+        .map(|process| GpuProcess { process, of: host.membership(process.pid) })
         .collect())
 }
 
@@ -161,23 +161,23 @@ mod tests {
         (dir, HostProcesses { proc })
     }
 
-    fn card(uuid: &str, index: u32) -> nvml::Card {
-        nvml::Card { uuid: uuid.to_owned(), index, ..nvml::Card::default() }
+    fn gpu(uuid: &str, index: u32) -> nvml::Gpu {
+        nvml::Gpu { uuid: uuid.to_owned(), index, ..nvml::Gpu::default() }
     }
 
     fn probe() -> Arc<Scripted> {
-        let probe = Scripted::new(vec![card(A, 0), card(B, 1)]);
+        let probe = Scripted::new(vec![gpu(A, 0), gpu(B, 1)]);
         let processes =
             [7, 8].map(|pid| Process { pid, used_bytes: Some(1), sm_percent: None, mps: None });
         probe.set_processes(A, processes.into());
         Arc::new(probe)
     }
 
-    /// The processes of cards A and B.
+    /// The processes of GPUs A and B.
     fn seen(probe: &Scripted, host: &HostProcesses) -> Vec<Result<Vec<Membership>, Unknown>> {
         let mut seen = Vec::new();
-        for card in read_all(probe, host, SystemTime::UNIX_EPOCH).unwrap() {
-            let processes = card.processes;
+        for gpu in read_all(probe, host, SystemTime::UNIX_EPOCH).unwrap() {
+            let processes = gpu.processes;
             seen.push(processes.map(|all| all.into_iter().map(|process| process.of).collect()));
         }
         seen
@@ -211,14 +211,12 @@ mod tests {
         let every = Duration::from_secs(3600);
         let watch = ProcessWatch { probe: receiver, host, every, snapshots: sender };
         let task = tokio::spawn(watch.follow());
-        seen.wait_for(|snapshot: &Arc<Snapshot>| {
-            snapshot.iter().any(|card| card.processes.is_ok())
-        })
-        .await
-        .unwrap();
+        seen.wait_for(|snapshot: &Arc<Snapshot>| snapshot.iter().any(|gpu| gpu.processes.is_ok()))
+            .await
+            .unwrap();
         open.send_replace(None);
         seen.wait_for(|snapshot| {
-            snapshot.len() == 2 && snapshot.iter().all(|card| card.processes == Err(Unknown::Lost))
+            snapshot.len() == 2 && snapshot.iter().all(|gpu| gpu.processes == Err(Unknown::Lost))
         })
         .await
         .unwrap();

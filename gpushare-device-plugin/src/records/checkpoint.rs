@@ -18,13 +18,13 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use cluster::PodFacts;
 use kubelet_api::v1beta1::ContainerAllocateResponse;
-use placement::units::{CardId, MiB, PodUid};
+use placement::units::{GpuId, MiB, PodUid};
 use prost::Message as _;
 use serde::Deserialize;
 
-use crate::cards::ids::{Ids, first_few};
 use crate::container::UNIT_MIB;
 use crate::container::cdi::PodLimits;
+use crate::gpus::ids::{Ids, first_few};
 use crate::isolation::limit::Limit;
 
 /// The file's name in the kubelet's device plugin directory.
@@ -47,10 +47,10 @@ pub struct Checkpoint {
     pub held: Vec<HeldIds>,
     /// The limits of these containers, by the devices of their responses: by the pod's UID and the container's name.
     pub container_limits: BTreeMap<(PodUid, String), Limit>,
-    /// Cards that containers hold by other resources, such as `nvidia.com/gpu`.
-    pub other_plugin_cards: Vec<OtherPluginCard>,
-    /// Cards that other resources offer now, by resource.
-    pub other_plugin_offers: BTreeMap<String, BTreeSet<CardId>>,
+    /// GPUs that containers hold by other resources, such as `nvidia.com/gpu`.
+    pub other_plugin_gpus: Vec<OtherPluginGpu>,
+    /// GPUs that other resources offer now, by resource.
+    pub other_plugin_offers: BTreeMap<String, BTreeSet<GpuId>>,
     /// Whether another device plugin has healthy devices on this node.
     pub other_plugins: bool,
 }
@@ -64,21 +64,21 @@ pub struct HeldIds {
     pub container: String,
     /// The ids, never empty.
     pub ids: Ids,
-    /// Card memory of one unit when the ids were granted; `None` if the stored response does not contain it.
+    /// GPU memory of one unit when the ids were granted; `None` if the stored response does not contain it.
     pub unit: Option<MiB>,
 }
 
-/// A card that a container holds through another plugin's resource or by a resource claim, exclusively or shared.
+/// A GPU that a container holds through another plugin's resource or by a resource claim, exclusively or shared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OtherPluginCard {
+pub struct OtherPluginGpu {
     /// The UID of its pod.
     pub pod: PodUid,
     /// The container's name.
     pub container: String,
     /// The resource, such as `nvidia.com/gpu`, or the claim's driver, such as `gpu.nvidia.com`.
     pub resource: String,
-    /// The card.
-    pub card: CardId,
+    /// The GPU.
+    pub gpu: GpuId,
 }
 
 /// The checkpoint cannot be read.
@@ -184,14 +184,14 @@ impl Checkpoint {
         }
     }
 
-    /// The cards that existing pods hold through other resources. `pod` looks up what the API server shows of a UID.
-    pub fn cards_held_elsewhere<'c>(
+    /// The GPUs that existing pods hold through other resources. `pod` looks up what the API server shows of a UID.
+    pub fn gpus_held_elsewhere<'c>(
         &'c self,
         pod: impl Fn(&PodUid) -> Option<Arc<PodFacts>> + 'c,
-    ) -> impl Iterator<Item = &'c OtherPluginCard> {
-        self.other_plugin_cards
+    ) -> impl Iterator<Item = &'c OtherPluginGpu> {
+        self.other_plugin_gpus
             .iter()
-            .filter(move |card| pod_exists(&card.pod, pod(&card.pod).as_deref()))
+            .filter(move |gpu| pod_exists(&gpu.pod, pod(&gpu.pod).as_deref()))
     }
 
     /// Parses the text of a checkpoint. Ids that are not of this plugin's form are left out.
@@ -209,7 +209,7 @@ impl Checkpoint {
                 }
                 checkpoint.held.push(entry.held_ids());
             } else {
-                checkpoint.other_plugin_cards.extend(entry.other_plugin_cards());
+                checkpoint.other_plugin_gpus.extend(entry.other_plugin_gpus());
             }
         }
         checkpoint.held.retain(|held| !held.ids.is_empty());
@@ -219,10 +219,10 @@ impl Checkpoint {
                 continue;
             }
             checkpoint.other_plugins = true;
-            let cards: BTreeSet<CardId> =
-                ids.iter().filter_map(|id| card_of_other_plugin(id)).collect();
-            if !cards.is_empty() {
-                checkpoint.other_plugin_offers.insert(name, cards);
+            let gpus: BTreeSet<GpuId> =
+                ids.iter().filter_map(|id| gpu_of_other_plugin(id)).collect();
+            if !gpus.is_empty() {
+                checkpoint.other_plugin_offers.insert(name, gpus);
             }
         }
         Ok(checkpoint)
@@ -234,11 +234,11 @@ impl Checkpoint {
     }
 }
 
-/// The card of another plugin's device. NVIDIA's device plugin names a card by its UUID, and a replica of one by
+/// The GPU of another plugin's device. NVIDIA's device plugin names a GPU by its UUID, and a replica of one by
 /// `UUID::N`.
-fn card_of_other_plugin(id: &str) -> Option<CardId> {
+fn gpu_of_other_plugin(id: &str) -> Option<GpuId> {
     let uuid = id.split_once("::").map_or(id, |(uuid, _)| uuid);
-    uuid.starts_with("GPU-").then(|| CardId::from(uuid))
+    uuid.starts_with("GPU-").then(|| GpuId::from(uuid))
 }
 
 /// Whether the UID is that of a static pod: the API server shows it under the UID of its mirror pod. In the kubelet it
@@ -259,14 +259,14 @@ impl Entry {
         self.device_ids.iter().flat_map(BTreeMap::values).flatten().flatten()
     }
 
-    fn other_plugin_cards(&self) -> Vec<OtherPluginCard> {
+    fn other_plugin_gpus(&self) -> Vec<OtherPluginGpu> {
         let mut held = Vec::new();
-        for card in self.ids().filter_map(|id| card_of_other_plugin(id)) {
-            held.push(OtherPluginCard {
+        for gpu in self.ids().filter_map(|id| gpu_of_other_plugin(id)) {
+            held.push(OtherPluginGpu {
                 pod: PodUid::from(self.pod_uid.as_str()),
                 container: self.container_name.clone(),
                 resource: self.resource_name.clone(),
-                card,
+                gpu,
             });
         }
         held
@@ -375,7 +375,7 @@ mod tests {
         let text = text(&entries, &Value::Null);
         let checkpoint = Checkpoint::parse(&text, RESOURCE).unwrap();
         let driver = Limit::Driver { limit: MiB(2) };
-        let mps = Limit::Mps(MpsLimit { cards: 1, limit: MiB(2), threads: 100 });
+        let mps = Limit::Mps(MpsLimit { gpus: 1, limit: MiB(2), threads: 100 });
         let limits = PodLimits::from([("p".into(), driver), ("q".into(), mps)]);
         assert_eq!(checkpoint.limits(), limits);
         let by_container: Vec<_> = checkpoint
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_of_another_plugin_are_known_by_their_uuids() {
+    fn gpus_of_another_plugin_are_known_by_their_uuids() {
         let entries = [
             entry("p", "nvidia.com/gpu", "GPU-a", ""),
             entry("p", "nvidia.com/gpu.shared", "GPU-b::3", ""),
@@ -395,15 +395,15 @@ mod tests {
             entry("p", RESOURCE, "GPU-c", ""),
         ];
         let text = text(&entries, &Value::Null);
-        let whole = Checkpoint::parse(&text, RESOURCE).unwrap().other_plugin_cards;
+        let whole = Checkpoint::parse(&text, RESOURCE).unwrap().other_plugin_gpus;
         let named: Vec<(&str, &str)> =
-            whole.iter().map(|held| (held.card.as_str(), held.resource.as_str())).collect();
+            whole.iter().map(|held| (held.gpu.as_str(), held.resource.as_str())).collect();
         let expected = [("GPU-a", "nvidia.com/gpu"), ("GPU-b", "nvidia.com/gpu.shared")];
         assert_eq!(named, expected);
     }
 
     #[test]
-    fn cards_that_other_resources_offer_are_known_while_they_are_healthy() {
+    fn gpus_that_other_resources_offer_are_known_while_they_are_healthy() {
         let registered = json!({
             RESOURCE: ["GPU-a"],
             "nvidia.com/gpu": ["GPU-b::0", "GPU-b::1", "GPU-c"],
@@ -413,7 +413,7 @@ mod tests {
         });
         let text = text(&[], &registered);
         let checkpoint = Checkpoint::parse(&text, RESOURCE).unwrap();
-        let both = [CardId::from("GPU-b"), CardId::from("GPU-c")];
+        let both = [GpuId::from("GPU-b"), GpuId::from("GPU-c")];
         assert_eq!(
             checkpoint.other_plugin_offers,
             [("nvidia.com/gpu".to_owned(), both.into())].into()

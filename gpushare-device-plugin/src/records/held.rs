@@ -3,9 +3,9 @@
 use cluster::PodFacts;
 use placement::units::PodUid;
 
-use super::checkpoint::OtherPluginCard;
+use super::checkpoint::OtherPluginGpu;
 use super::{Listed, Records};
-use crate::cards::ids::{DeviceId, Ids};
+use crate::gpus::ids::{DeviceId, Ids};
 use crate::pods::{PodCache, PodRef};
 
 /// The container that holds exactly the given ids.
@@ -28,10 +28,10 @@ pub struct IdsInUse {
     pub all: Ids,
     /// Ids of other pods.
     pub others: Ids,
-    /// Ids of other pods that are exclusive on their cards.
+    /// Ids of other pods that are exclusive on their GPUs.
     pub exclusive: Ids,
-    /// Cards that other pods hold through another plugin's resource, or by resource claims.
-    pub elsewhere: Vec<OtherPluginCard>,
+    /// GPUs that other pods hold through another plugin's resource, or by resource claims.
+    pub elsewhere: Vec<OtherPluginGpu>,
 }
 
 /// The ids of one container, by the kubelet's list or by a grant.
@@ -66,7 +66,7 @@ impl Records {
                 in_use.exclusive.insert(id.clone());
             }
         }
-        in_use.elsewhere = self.elsewhere().filter(|card| card.pod != *admitted).cloned().collect();
+        in_use.elsewhere = self.elsewhere().filter(|gpu| gpu.pod != *admitted).cloned().collect();
         in_use
     }
 
@@ -163,7 +163,7 @@ impl Records {
 mod tests {
     use std::sync::Arc;
 
-    use placement::gpu::CardUse;
+    use placement::gpu::GpuUse;
 
     use super::*;
     use crate::fixtures::{A, ids, listed, simple, with_init, with_use};
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn ids_in_use_are_apart_by_owner_and_by_exclusive_use() {
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let whole = GpuUse { exclusive: true, ..GpuUse::default() };
         let whole = Arc::new(with_use("whole", A, 1, whole));
         let mut records = Records::default();
         records.grant(&whole, "main", ids(["aaaaaaaa-0"]));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_ids_of_an_exclusive_pod_that_lingers_stay_exclusive() {
-        let whole = CardUse { exclusive: true, ..CardUse::default() };
+        let whole = GpuUse { exclusive: true, ..GpuUse::default() };
         let mut records = Records::default();
         records.grant(&Arc::new(with_use("whole", A, 1, whole)), "main", ids(["aaaaaaaa-0"]));
         records.relist(vec![], None, &PodCache::default());

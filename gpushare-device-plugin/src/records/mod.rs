@@ -47,9 +47,9 @@ use cluster::PodFacts;
 use placement::units::PodUid;
 use tokio::sync::watch;
 
-use crate::cards::ids::{DeviceId, Ids};
+use crate::gpus::ids::{DeviceId, Ids};
 use crate::pods::{PodCache, PodRef};
-use checkpoint::{Checkpoint, HeldIds, OtherPluginCard};
+use checkpoint::{Checkpoint, HeldIds, OtherPluginGpu};
 pub use held::{HoldingContainer, IdsInUse};
 pub use pod_record::{GrantedPod, PodRecord, Presence, at_peak};
 use pod_resources::ListedPod;
@@ -87,18 +87,18 @@ pub struct Records {
     listed: Vec<Listed>,
     /// The pods that were granted ids: until the kubelet no longer lists the pod and its processes have ended.
     pods: HashMap<PodUid, PodRecord>,
-    /// Cards that pods hold through another plugin's resource.
-    elsewhere: Vec<OtherPluginCard>,
+    /// GPUs that pods hold through another plugin's resource.
+    elsewhere: Vec<OtherPluginGpu>,
     /// What pods hold by resource claims.
-    claimed: BTreeMap<PodUid, ClaimedCards>,
+    claimed: BTreeMap<PodUid, ClaimedGpus>,
 }
 
 /// What a pod holds by resource claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClaimedCards {
-    /// Its cards. Of a device that may be on any card, every one of the node.
-    pub cards: Vec<OtherPluginCard>,
-    /// The containers of which it is known which cards these are.
+pub struct ClaimedGpus {
+    /// Its GPUs. Of a device that may be on any GPU, every one of the node.
+    pub gpus: Vec<OtherPluginGpu>,
+    /// The containers of which it is known which GPUs these are.
     pub known: BTreeSet<String>,
 }
 
@@ -222,27 +222,27 @@ impl Records {
         record.ids.extend(ids.iter().cloned());
     }
 
-    /// Sets the cards that existing pods hold through another plugin's resource.
+    /// Sets the GPUs that existing pods hold through another plugin's resource.
     pub fn set_elsewhere(&mut self, checkpoint: &Checkpoint, pods: &PodCache) {
-        let held = checkpoint.cards_held_elsewhere(|uid| pods.by_uid(uid));
+        let held = checkpoint.gpus_held_elsewhere(|uid| pods.by_uid(uid));
         self.elsewhere = held.cloned().collect();
     }
 
     /// Sets what pods hold by resource claims. Returns whether that has changed.
-    pub fn set_claimed(&mut self, claimed: BTreeMap<PodUid, ClaimedCards>) -> bool {
+    pub fn set_claimed(&mut self, claimed: BTreeMap<PodUid, ClaimedGpus>) -> bool {
         let changed = self.claimed != claimed;
         self.claimed = claimed;
         changed
     }
 
     /// What pods hold by resource claims, as last set.
-    pub fn claimed(&self) -> &BTreeMap<PodUid, ClaimedCards> {
+    pub fn claimed(&self) -> &BTreeMap<PodUid, ClaimedGpus> {
         &self.claimed
     }
 
-    /// Cards that pods hold through another plugin's resource, and by resource claims, as last set.
-    pub fn elsewhere(&self) -> impl Iterator<Item = &OtherPluginCard> {
-        self.elsewhere.iter().chain(self.claimed.values().flat_map(|claimed| &claimed.cards))
+    /// GPUs that pods hold through another plugin's resource, and by resource claims, as last set.
+    pub fn elsewhere(&self) -> impl Iterator<Item = &OtherPluginGpu> {
+        self.elsewhere.iter().chain(self.claimed.values().flat_map(|claimed| &claimed.gpus))
     }
 
     /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one with its

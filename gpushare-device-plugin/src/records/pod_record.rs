@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use cluster::PodFacts;
 use placement::gpu::{ContainerKind, ContainerRequest};
-use placement::units::{CardId, Units};
+use placement::units::{GpuId, Units};
 use tokio::time::Instant;
 
-use crate::cards::ids::{DeviceId, Ids};
-use crate::cards::{Cards, units_of};
+use crate::gpus::ids::{DeviceId, Ids};
+use crate::gpus::{Gpus, units_of};
 use crate::pods::{PodRef, container_requests};
 
 /// A pod's grants, by container.
@@ -67,7 +67,7 @@ pub struct PodRecord {
     pub(super) ids: Ids,
     /// The most units that it holds at one time.
     pub(super) peak: Units,
-    /// Whether no other pod may be on its cards.
+    /// Whether no other pod may be on its GPUs.
     pub(super) exclusive: bool,
     /// Whether this plugin chose ids for this pod. `false` if only the kubelet's records show that it holds ids.
     pub(super) chosen: bool,
@@ -103,7 +103,7 @@ impl PodRecord {
         self.peak = self.peak.max(peak);
         // The claim may have become exclusive since an earlier grant.
         self.exclusive |=
-            facts.claim().is_some_and(|claim| claim.cards().values().any(|share| share.exclusive));
+            facts.claim().is_some_and(|claim| claim.gpus().values().any(|share| share.exclusive));
     }
 
     /// Adds the grant of a container, in place of the one that it had.
@@ -127,22 +127,22 @@ impl PodRecord {
         self.granted.is_none() && self.ids.is_empty()
     }
 
-    /// The units that are counted for it on each card: all units of the card if it is exclusive.
-    pub fn charge(&self, cards: &Cards) -> BTreeMap<CardId, Units> {
-        let mut charge = at_peak(units_of(&self.ids, cards), self.peak);
+    /// The units that are counted for it on each GPU: all units of the GPU if it is exclusive.
+    pub fn charge(&self, gpus: &Gpus) -> BTreeMap<GpuId, Units> {
+        let mut charge = at_peak(units_of(&self.ids, gpus), self.peak);
         if self.exclusive {
-            for (card, units) in &mut charge {
-                *units = cards.get(card).map_or(*units, |card| card.units.max(*units));
+            for (gpu, units) in &mut charge {
+                *units = gpus.get(gpu).map_or(*units, |gpu| gpu.units.max(*units));
             }
         }
         charge
     }
 }
 
-/// The units that are counted for a pod on each card, from the units of its listed ids. The kubelet reserves the ids
-/// of init containers for the pod's whole life but does not list them, so on a single card the pod's peak is counted if
-/// it is larger. No pod on several cards has an init container that requests units.
-pub fn at_peak(mut units: BTreeMap<CardId, Units>, peak: Units) -> BTreeMap<CardId, Units> {
+/// The units that are counted for a pod on each GPU, from the units of its listed ids. The kubelet reserves the ids
+/// of init containers for the pod's whole life but does not list them, so on a single GPU the pod's peak is counted if
+/// it is larger. No pod on several GPUs has an init container that requests units.
+pub fn at_peak(mut units: BTreeMap<GpuId, Units>, peak: Units) -> BTreeMap<GpuId, Units> {
     if let (1, Some(held)) = (units.len(), units.values_mut().next()) {
         *held = peak.max(*held);
     }
@@ -151,18 +151,18 @@ pub fn at_peak(mut units: BTreeMap<CardId, Units>, peak: Units) -> BTreeMap<Card
 
 #[cfg(test)]
 mod tests {
-    use placement::gpu::CardUse;
+    use placement::gpu::GpuUse;
 
     use super::*;
-    use crate::fixtures::{A, B, cards, ids, with_use};
+    use crate::fixtures::{A, B, gpus, ids, with_use};
 
     #[test]
-    fn a_pod_that_has_its_card_for_itself_counts_as_all_of_it() {
-        let card_use = CardUse { exclusive: true, ..CardUse::default() };
-        let pod = with_use("p", A, 1, card_use);
+    fn a_pod_that_has_its_gpu_for_itself_counts_as_all_of_it() {
+        let gpu_use = GpuUse { exclusive: true, ..GpuUse::default() };
+        let pod = with_use("p", A, 1, gpu_use);
         let mut record = PodRecord::new(PodRef::of(&pod));
         record.add_ids(&pod, &ids(["aaaaaaaa-0"]));
-        let charge = record.charge(&cards(&[(A, 4), (B, 4)]));
+        let charge = record.charge(&gpus(&[(A, 4), (B, 4)]));
         assert_eq!(charge, [(A.into(), Units(4))].into());
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::cards::ids::{DeviceId, Ids};
+use crate::gpus::ids::{DeviceId, Ids};
 use crate::pods::PodRef;
 use kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kubelet_api::podresources::{
@@ -172,7 +172,7 @@ impl PodResourcesClient {
     }
 
     /// The device ids of our resource. Ids that do not parse, from a plugin that served the resource before,
-    /// are on none of our cards and are left out.
+    /// are on none of our GPUs and are left out.
     fn ids(&self, container: &ContainerResources) -> Ids {
         let ours =
             container.devices.iter().filter(|devices| devices.resource_name == self.resource);

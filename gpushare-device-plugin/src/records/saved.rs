@@ -84,13 +84,13 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{A, B, cards, ids, simple, with_init};
+    use crate::fixtures::{A, B, gpus, ids, simple, with_init};
 
     fn charged(records: &Records, pod: &str) -> Vec<(String, u32)> {
-        let cards = cards(&[(A, 4), (B, 4)]);
+        let gpus = gpus(&[(A, 4), (B, 4)]);
         let (_, record) = records.holders().find(|(uid, _)| uid.as_str() == pod).unwrap();
-        let charge = record.charge(&cards).into_iter();
-        charge.map(|(card, units)| (card.to_string(), units.0)).collect()
+        let charge = record.charge(&gpus).into_iter();
+        charge.map(|(gpu, units)| (gpu.to_string(), units.0)).collect()
     }
 
     #[test]

@@ -9,7 +9,7 @@ use placement::units::PodUid;
 use super::checkpoint::HeldIds;
 use super::pod_resources::ListedPod;
 use super::{PodRecord, Records};
-use crate::cards::ids::Ids;
+use crate::gpus::ids::Ids;
 use crate::pods::PodCache;
 
 impl Records {

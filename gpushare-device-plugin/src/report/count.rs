@@ -1,4 +1,4 @@
-//! The number of cards in the Node's status. A task of its own writes it: its failure delays nothing else.
+//! The number of GPUs in the Node's status. A task of its own writes it: its failure delays nothing else.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::{Instant, sleep};
 
 use super::{REWRITE_AFTER, Reporter, WRITE_TIMEOUT, log_unwritten_status};
 
-/// Pause between two checks of the number of cards.
+/// Pause between two checks of the number of GPUs.
 const COUNT_PAUSE: Duration = Duration::from_secs(10);
 
-/// The number of cards, as it was last written.
+/// The number of GPUs, as it was last written.
 struct CountWritten {
     count: u32,
     /// The number of registrations at that time.
@@ -20,17 +20,17 @@ struct CountWritten {
 }
 
 impl Reporter {
-    /// Writes the number of cards, if that is wanted, when it changes and after each registration: a kubelet that
+    /// Writes the number of GPUs, if that is wanted, when it changes and after each registration: a kubelet that
     /// starts sets resources without a plugin to 0.
     pub(super) async fn counts(&self) {
         if !self.gpu_count {
             return;
         }
-        let mut cards = self.cards.clone();
+        let mut gpus = self.gpus.clone();
         let mut written: Option<CountWritten> = None;
         let mut logged = String::new();
         loop {
-            let count = u32::try_from(cards.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
+            let count = u32::try_from(gpus.borrow_and_update().iter().count()).unwrap_or(u32::MAX);
             let registrations = self.metrics.registrations.get();
             let is_due = written.as_ref().is_none_or(|last| {
                 last.count != count
@@ -44,12 +44,12 @@ impl Reporter {
                     }
                     Err(error) => {
                         self.metrics.count_failures.inc();
-                        log_unwritten_status("the number of cards", &error, &mut logged);
+                        log_unwritten_status("the number of GPUs", &error, &mut logged);
                     }
                 }
             }
             tokio::select! {
-                changed = cards.changed() => if changed.is_err() { return },
+                changed = gpus.changed() => if changed.is_err() { return },
                 () = sleep(COUNT_PAUSE) => {}
             }
         }

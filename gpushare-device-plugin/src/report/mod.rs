@@ -1,16 +1,16 @@
-//! Reports to the API server: the cards and their pods in the node's annotation, with `--report-gpu-count` the number
-//! of cards in its status, and on each pod with a claim that its card was allocated.
+//! Reports to the API server: the GPUs and their pods in the node's annotation, with `--report-gpu-count` the number
+//! of GPUs in its status, and on each pod with a claim that its GPU was allocated.
 //!
 //! A round writes what differs from the last write, so a failed write or a restart loses nothing. Everything is written
-//! again every five minutes and after a registration, in case another program changed it. The number of cards is
+//! again every five minutes and after a registration, in case another program changed it. The number of GPUs is
 //! written by a task of its own: its failure delays nothing else.
 //!
-//! [`mod@cards`] makes the annotation, [`claims`] the claims that pods lack, [`count`] writes the number of cards, and
+//! [`mod@gpus`] makes the annotation, [`claims`] the claims that pods lack, [`count`] writes the number of GPUs, and
 //! [`refused`] keeps the pods that the API server takes no write for.
 
-mod cards;
 mod claims;
 mod count;
+mod gpus;
 mod refused;
 
 use std::collections::BTreeSet;
@@ -26,10 +26,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::audit::watch::OutsideMps;
-use crate::cards::closed::ClosedCards;
-use crate::cards::ids::Ids;
-use crate::cards::{Cards, units_of};
 use crate::departure::Phase;
+use crate::gpus::closed::ClosedGpus;
+use crate::gpus::ids::Ids;
+use crate::gpus::{Gpus, units_of};
 use crate::isolation::NodeIsolation;
 use crate::lingering::Lingering;
 use crate::metrics::Metrics;
@@ -37,9 +37,9 @@ use crate::node_events::NodeEvents;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
-use cards::{PodCharge, report};
 use claims::claim_from_record;
-pub(crate) use claims::is_on_other_card;
+pub(crate) use claims::is_on_other_gpu;
+use gpus::{PodCharge, report};
 use refused::RefusedWrites;
 
 /// Pause between two rounds. Each write of a node makes kube-scheduler retry pods that an extender rejected.
@@ -57,8 +57,8 @@ pub(crate) struct Reporter {
     pub node: NodeName,
     /// Resource and annotation names.
     pub names: Names,
-    /// Its cards, as they change.
-    pub cards: watch::Receiver<Arc<Cards>>,
+    /// Its GPUs, as they change.
+    pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Its pods, from a watch.
     pub pods: Arc<PodCache>,
     /// Which container holds which ids.
@@ -67,19 +67,19 @@ pub(crate) struct Reporter {
     pub lingering: Arc<Lingering>,
     /// How containers are limited to their share.
     pub isolation: NodeIsolation,
-    /// Whether the number of cards is written into the Node's status.
+    /// Whether the number of GPUs is written into the Node's status.
     pub gpu_count: bool,
     /// The kubelet's checkpoint.
     pub checkpoint: CheckpointFile,
-    /// The cards that take no new pods.
-    pub closed: watch::Receiver<Arc<ClosedCards>>,
+    /// The GPUs that take no new pods.
+    pub closed: watch::Receiver<Arc<ClosedGpus>>,
     /// The pods with a process outside of MPS.
     pub outside_mps: watch::Receiver<OutsideMps>,
-    /// Whether this plugin serves the kubelet. While it does not, all cards are closed.
+    /// Whether this plugin serves the kubelet. While it does not, all GPUs are closed.
     pub phase: watch::Receiver<Phase>,
     /// The phase that was last reported.
     pub reported: watch::Sender<Option<Phase>>,
-    /// Whether containers get their cards by CDI.
+    /// Whether containers get their GPUs by CDI.
     pub by_cdi: bool,
     /// Writes events on the node.
     pub events: NodeEvents,
@@ -90,16 +90,16 @@ pub(crate) struct Reporter {
 /// What the last rounds wrote.
 #[derive(Default)]
 struct LastWritten {
-    cards: Option<CardsWritten>,
-    /// Pods that are on another card than their claim's, already counted.
-    on_other_cards: BTreeSet<PodUid>,
+    gpus: Option<GpusWritten>,
+    /// Pods that are on another GPU than their claim's, already counted.
+    on_other_gpus: BTreeSet<PodUid>,
     refused: RefusedWrites,
     /// Whether the node's container runtime was checked for CDI, and reported if it may have none.
     runtime_checked: bool,
 }
 
-struct CardsWritten {
-    cards: api::cards::Cards,
+struct GpusWritten {
+    gpus: api::gpus::Gpus,
     isolation: Option<&'static str>,
     at: Instant,
     /// The number of registrations at that time. A kubelet that starts sets resources without a plugin to 0.
@@ -126,7 +126,7 @@ impl Reporter {
         let mut written = LastWritten::default();
         let mut pods = self.pods.changes();
         let mut records = self.records.changes();
-        let mut cards = self.cards.clone();
+        let mut gpus = self.gpus.clone();
         let mut support = self.isolation.support.clone();
         let mut closed = self.closed.clone();
         let mut outside_mps = self.outside_mps.clone();
@@ -147,7 +147,7 @@ impl Reporter {
             tokio::select! {
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
-                changed = cards.changed() => if changed.is_err() { return },
+                changed = gpus.changed() => if changed.is_err() { return },
                 changed = support.changed() => if changed.is_err() { return },
                 changed = closed.changed() => if changed.is_err() { return },
                 changed = outside_mps.changed() => if changed.is_err() { return },
@@ -158,34 +158,34 @@ impl Reporter {
     }
 
     /// One round. A write for a pod that is refused does not stop the others; after any other error the rest waits for
-    /// the next round, which writes the cards first.
+    /// the next round, which writes the GPUs first.
     async fn round(&self, written: &mut LastWritten) -> Result<(), CallError> {
         self.lingering.update();
         let pods: Vec<(Arc<PodFacts>, Ids)> = self.holders();
-        let cards = self.cards.borrow().clone();
-        let others = [self.lingering(&cards), self.held_elsewhere(&cards)].concat();
-        self.count_corrections(&cards, &pods, &mut written.on_other_cards);
+        let gpus = self.gpus.borrow().clone();
+        let others = [self.lingering(&gpus), self.held_elsewhere(&gpus)].concat();
+        self.count_corrections(&gpus, &pods, &mut written.on_other_gpus);
         let phase = *self.phase.borrow();
-        if !cards.is_empty() {
-            let mut closed = ClosedCards::clone(&self.closed.borrow());
+        if !gpus.is_empty() {
+            let mut closed = ClosedGpus::clone(&self.closed.borrow());
             if phase != Phase::Serving {
                 closed.all = Some(Closed::Plugin);
             }
             let support = self.isolation.support.borrow().clone();
-            let mut report = report(&cards, &closed, support.as_ref(), &pods, others);
+            let mut report = report(&gpus, &closed, support.as_ref(), &pods, others);
             // A plugin that ends takes no finding back.
             if phase == Phase::Serving {
                 for (on, pod) in self.outside_mps.borrow().iter() {
-                    for card in report.0.iter_mut().filter(|card| card.uuid == *on) {
-                        card.outside_mps.push(pod.clone());
+                    for gpu in report.0.iter_mut().filter(|gpu| gpu.uuid == *on) {
+                        gpu.outside_mps.push(pod.clone());
                     }
                 }
             }
-            self.write_cards(report, written).await?;
+            self.write_gpus(report, written).await?;
         }
         self.reported.send_replace(Some(phase));
         written.refused.retain(&pods);
-        self.record_claims(&cards, &pods, &mut written.refused).await?;
+        self.record_claims(&gpus, &pods, &mut written.refused).await?;
         for facts in pods.iter().map(|(facts, _)| facts).filter(|facts| is_to_be_marked(facts)) {
             if !written.refused.contains(&facts.uid) {
                 let marked = self.mark(facts).await;
@@ -195,12 +195,12 @@ impl Reporter {
         Ok(())
     }
 
-    /// Writes claims from the kubelet's records for admitted pods without a claim, and for those on other cards than
-    /// their claim's if this plugin chose these cards for the pod: the claim was edited since. Else the pod may have
-    /// got another pod's cards, and is held back at its start.
+    /// Writes claims from the kubelet's records for admitted pods without a claim, and for those on other GPUs than
+    /// their claim's if this plugin chose these GPUs for the pod: the claim was edited since. Else the pod may have
+    /// got another pod's GPUs, and is held back at its start.
     async fn record_claims(
         &self,
-        cards: &Cards,
+        gpus: &Gpus,
         pods: &[(Arc<PodFacts>, Ids)],
         refused: &mut RefusedWrites,
     ) -> Result<(), CallError> {
@@ -209,8 +209,7 @@ impl Reporter {
             if is_anothers || refused.contains(&facts.uid) {
                 continue;
             }
-            let Some((request, reservation)) =
-                claim_from_record(facts, &units_of(ids, cards), cards)
+            let Some((request, reservation)) = claim_from_record(facts, &units_of(ids, gpus), gpus)
             else {
                 continue;
             };
@@ -251,37 +250,37 @@ impl Reporter {
     }
 
     /// The charges of pods that linger.
-    fn lingering(&self, cards: &Cards) -> Vec<PodCharge> {
+    fn lingering(&self, gpus: &Gpus) -> Vec<PodCharge> {
         let records = self.records.lock();
-        records.lingering().map(|(uid, pod)| (uid.clone(), pod.charge(cards))).collect()
+        records.lingering().map(|(uid, pod)| (uid.clone(), pod.charge(gpus))).collect()
     }
 
-    /// The charges of pods that hold cards through another plugin's resource, or by resource claims: whole cards.
-    fn held_elsewhere(&self, cards: &Cards) -> Vec<PodCharge> {
-        // If the checkpoint cannot be read, the cards that were read last count.
+    /// The charges of pods that hold GPUs through another plugin's resource, or by resource claims: whole GPUs.
+    fn held_elsewhere(&self, gpus: &Gpus) -> Vec<PodCharge> {
+        // If the checkpoint cannot be read, the GPUs that were read last count.
         match self.checkpoint.read() {
             Ok(checkpoint) => self.records.lock().set_elsewhere(&checkpoint, &self.pods),
             Err(error) => tracing::debug!("{error}"),
         }
         let mut charges: Vec<PodCharge> = Vec::new();
         for held in self.records.lock().elsewhere() {
-            let Some(card) = cards.get(&held.card) else { continue };
+            let Some(gpu) = gpus.get(&held.gpu) else { continue };
             // Not under the pod's own UID: what it holds by our resource is another charge.
             let holder = PodUid::from(format!("{}/{}", held.pod, held.resource));
-            charges.push((holder, [(card.uuid.clone(), card.units)].into()));
+            charges.push((holder, [(gpu.uuid.clone(), gpu.units)].into()));
         }
         charges
     }
 
-    async fn write_cards(
+    async fn write_gpus(
         &self,
-        cards: api::cards::Cards,
+        gpus: api::gpus::Gpus,
         written: &mut LastWritten,
     ) -> Result<(), CallError> {
         let registrations = self.metrics.registrations.get();
         let isolation = self.isolation.annotation_value();
-        if let Some(last) = &written.cards
-            && last.cards == cards
+        if let Some(last) = &written.gpus
+            && last.gpus == gpus
             && last.isolation == isolation
             && last.registrations == registrations
             && last.at.elapsed() < REWRITE_AFTER
@@ -289,10 +288,10 @@ impl Reporter {
             return Ok(());
         }
         let annotations = [
-            (self.names.cards(), Some(cards.to_json())),
+            (self.names.gpus(), Some(gpus.to_json())),
             (self.names.isolation(), isolation.map(str::to_owned)),
         ];
-        // The cards are those of this machine, also if its Node object was deleted and made again.
+        // The GPUs are those of this machine, also if its Node object was deleted and made again.
         let runtime =
             cluster::patch_own_node(&self.client, &self.node, annotations, WRITE_TIMEOUT).await?;
         if self.by_cdi && !written.runtime_checked && !runtime.is_empty() {
@@ -303,7 +302,7 @@ impl Reporter {
                 self.events.warn(&EventText { reason, action: "CheckCDI", note }).await;
             }
         }
-        written.cards = Some(CardsWritten { cards, isolation, at: Instant::now(), registrations });
+        written.gpus = Some(GpusWritten { gpus, isolation, at: Instant::now(), registrations });
         Ok(())
     }
 
@@ -315,13 +314,13 @@ impl Reporter {
 
     fn count_corrections(
         &self,
-        cards: &Cards,
+        gpus: &Gpus,
         pods: &[(Arc<PodFacts>, Ids)],
         known: &mut BTreeSet<PodUid>,
     ) {
         let mut wrong = BTreeSet::new();
         for (facts, ids) in pods {
-            if !is_on_other_card(facts, &units_of(ids, cards)) {
+            if !is_on_other_gpu(facts, &units_of(ids, gpus)) {
                 continue;
             }
             let PodFacts { uid, namespace, name: pod, .. } = &**facts;
@@ -329,7 +328,7 @@ impl Reporter {
             if !known.contains(uid) {
                 tracing::error!(
                     %uid, namespace, pod,
-                    "a pod is on another card than its claim's; the node's annotation shows the real one"
+                    "a pod is on another GPU than its claim's; the node's annotation shows the real one"
                 );
                 self.metrics.corrections.inc();
             }

@@ -8,7 +8,7 @@ use placement::units::PodUid;
 use tokio::time::Instant;
 
 use super::REWRITE_AFTER;
-use crate::cards::ids::Ids;
+use crate::gpus::ids::Ids;
 
 /// Pods that the API server takes no write for, as by an admission policy, and when it said so. They are tried again
 /// after [`REWRITE_AFTER`]: each round would be a call every two seconds for as long as the pod lives.

@@ -22,8 +22,8 @@ async fn event(rig: &Rig, reason: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_that_should_not_be_on_a_card_are_events_once_and_counted() {
-    // `p` holds five units of card A and uses as much; `q` was given no card, and something runs outside of all pods.
+async fn processes_that_should_not_be_on_a_gpu_are_events_once_and_counted() {
+    // `p` holds five units of GPU A and uses as much; `q` was given no GPU, and something runs outside of all pods.
     let rig = busy_rig(&["--audit-interval=100ms"]).await;
     rig.until_metric(&findings("process_elsewhere"), 2.0).await;
     rig.until_metric(&findings("unmanaged_process"), 1.0).await;
@@ -59,7 +59,7 @@ async fn memory_beyond_the_share_and_processes_of_a_gone_pod_are_found() {
     assert_eq!(over["regarding"]["name"], "p");
     let note = over["note"].as_str().unwrap();
     let expected = format!(
-        "container train uses 5632 MiB of card {A}, 5120 are its own; it has 3 processes there, and the CUDA context of \
+        "container train uses 5632 MiB of GPU {A}, 5120 are its own; it has 3 processes there, and the CUDA context of \
          each, mostly some 500 MiB, counts"
     );
     assert_eq!(note, expected);
@@ -108,21 +108,21 @@ async fn a_record_that_the_plugin_does_not_know_is_taken_in() {
     rig.begin_plugin();
     rig.kubelet.registered(2).await;
     rig.until_metric(r#"plimsoll_gpu_audit_repairs_total{kind="record_unknown"}"#, 1.0).await;
-    rig.cards("the pod on card A", |cards| cards[0]["pods"]["uid-1"] == 2).await;
+    rig.gpus("the pod on GPU A", |gpus| gpus[0]["pods"]["uid-1"] == 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_left_mps_is_told_on_its_pod() {
     let mut rig = Rig::new(&[(A, 4)]).await;
     let _daemon = rig.host_pipe("mps/pipe/control");
-    let on_card = |mps: bool| {
+    let on_gpu = |mps: bool| {
         let process = json!({"pid": 10, "usedBytes": 1 << 20, "mps": mps});
         json!({"uuid": A, "memoryMiB": 4096, "processes": [process]})
     };
     process(&rig, "1", "/init.scope");
     process(&rig, "self", "/system.slice/plugin.service");
     process(&rig, "10", &format!("/kubepods/burstable/pod{P}/{}", id("a")));
-    rig.script(&[on_card(true)]);
+    rig.script(&[on_gpu(true)]);
     rig.restart_with(&["--audit-interval=100ms"]).await;
     let asks = pod("p").uid(P).annotation("plimsoll.dev/gpu-isolation", "mps").asking(RESOURCE, 2);
     rig.run(asks, A).await.unwrap();
@@ -132,19 +132,19 @@ async fn a_process_that_left_mps_is_told_on_its_pod() {
     });
     until("a comparison", || rig.page().contains(&findings("process_outside_mps"))).await;
     assert_eq!(rig.metric(&findings("process_outside_mps")), 0.0);
-    rig.script(&[on_card(false)]);
+    rig.script(&[on_gpu(false)]);
     rig.until_metric(&findings("process_outside_mps"), 1.0).await;
     let told = event(&rig, "GPUProcessOutsideMPS").await;
     assert_eq!(told["regarding"]["name"], "p");
     assert!(told["note"].as_str().unwrap().contains("is no client of MPS"), "{told}");
-    rig.cards("the pod outside of MPS", |cards| cards[0]["outsideMps"] == json!([P])).await;
-    rig.script(&[on_card(true)]);
+    rig.gpus("the pod outside of MPS", |gpus| gpus[0]["outsideMps"] == json!([P])).await;
+    rig.script(&[on_gpu(true)]);
     rig.until_metric(&findings("process_outside_mps"), 0.0).await;
-    rig.cards("no such pod", |cards| cards[0]["outsideMps"].is_null()).await;
+    rig.gpus("no such pod", |gpus| gpus[0]["outsideMps"].is_null()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_device_plugin_for_the_same_cards_is_found_and_told_on_the_node() {
+async fn another_device_plugin_for_the_same_gpus_is_found_and_told_on_the_node() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.restart_with(&["--audit-interval=100ms"]).await;
     rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();

@@ -41,12 +41,12 @@ fn serve(rig: &Rig) -> Server {
     Server(command.spawn().unwrap())
 }
 
-/// Two cards of 2 GiB, with CDI devices, on which CUDA answers this; the stand-in library is CUDA's too.
+/// Two GPUs of 2 GiB, with CDI devices, on which CUDA answers this; the stand-in library is CUDA's too.
 async fn node(cuda_of_b: &Value) -> Rig {
     let rig = Rig::without_plugin(&[]).await;
     let nvml = rig.dir.path().join("libnvidia-ml.so.1");
     std::fs::copy(nvml, rig.dir.path().join("libcuda.so.1")).unwrap();
-    rig.nvidia_cards(&[A, B]);
+    rig.nvidia_gpus(&[A, B]);
     set_cuda(&rig, cuda_of_b);
     rig
 }
@@ -58,7 +58,7 @@ fn set_cuda(rig: &Rig, of_b: &Value) {
     ]);
 }
 
-/// Begins the plugin, and waits until both cards take pods.
+/// Begins the plugin, and waits until both GPUs take pods.
 async fn begin(rig: &mut Rig) {
     rig.flags = vec![format!("--context-probe-socket={}", socket(rig).display())];
     rig.begin_plugin();
@@ -66,16 +66,16 @@ async fn begin(rig: &mut Rig) {
 }
 
 async fn is_open(rig: &Rig) {
-    let open = |cards: &Value| cards[0]["closed"].is_null() && cards[1]["closed"].is_null();
-    rig.cards("both cards open", |cards| cards.as_array().unwrap().len() == 2 && open(cards)).await;
+    let open = |gpus: &Value| gpus[0]["closed"].is_null() && gpus[1]["closed"].is_null();
+    rig.gpus("both GPUs open", |gpus| gpus.as_array().unwrap().len() == 2 && open(gpus)).await;
 }
 
 async fn is_closed(rig: &Rig) {
-    let b_alone = |cards: &Value| cards[0]["closed"].is_null() && cards[1]["closed"] == "context";
-    rig.cards("card B closed", b_alone).await;
+    let b_alone = |gpus: &Value| gpus[0]["closed"].is_null() && gpus[1]["closed"] == "context";
+    rig.gpus("GPU B closed", b_alone).await;
 }
 
-/// Has pods of two namespaces, claimed on card B, wait with programs that fail at once.
+/// Has pods of two namespaces, claimed on GPU B, wait with programs that fail at once.
 fn fail_pods(rig: &Rig, name: &str) {
     for namespace in ["default", "other"] {
         rig.bind(pod(name).in_namespace(namespace).asking(RESOURCE, 1), B);
@@ -143,7 +143,7 @@ async fn a_gpu_on_which_cuda_opens_no_context_takes_no_pods_until_it_does() {
 async fn no_server_and_an_answer_that_is_none_close_nothing_and_pods_that_fail_are_a_reason_to_ask()
 {
     let mut rig = node(&Value::Null).await;
-    // The other card has no room for a context.
+    // The other GPU has no room for a context.
     let a = json!({"uuid": A, "memoryMiB": 2048, "usedMiB": 1025, "cudaMajor": 9});
     rig.script(&[a, json!({"uuid": B, "memoryMiB": 2048, "cudaMajor": 9})]);
     begin(&mut rig).await;

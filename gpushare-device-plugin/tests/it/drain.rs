@@ -125,7 +125,7 @@ async fn where_nothing_reads_the_pipe_a_deletion_is_counted_as_failed() {
 async fn the_node_reports_whether_the_pipe_has_a_reader() {
     let Node { mut rig, reader } = Node::new().await;
     rig.restart_with(&[]).await;
-    rig.cards("a reader", |cards| cards[0]["mpsDrain"] == true).await;
+    rig.gpus("a reader", |gpus| gpus[0]["mpsDrain"] == true).await;
     drop(reader);
-    rig.cards("no reader", |cards| cards[0]["mpsDrain"] == false).await;
+    rig.gpus("no reader", |gpus| gpus[0]["mpsDrain"] == false).await;
 }

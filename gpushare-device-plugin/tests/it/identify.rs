@@ -108,7 +108,7 @@ async fn a_refused_pod_that_is_being_deleted_keeps_the_kubelet_waiting_for_none(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_this_plugin_refused_is_no_candidate_from_then_on() {
     let rig = AdmissionRig::new(&[(A, 2), (B, 2)]);
-    // Its claim is on a card that the node lacks.
+    // Its claim is on a GPU that the node lacks.
     let refused = rig.let_in(pod("refused").uid("r").asking(RESOURCE, 2), C);
     assert_eq!(rig.prefer(2, &[OF_A, OF_B].concat()).await, [""; 0]);
     let refusal = rig.admission.allocate(&OF_A.map(str::to_owned)).unwrap_err();
@@ -175,7 +175,7 @@ async fn fifty_pods_that_bypass_the_extender_are_refused_unread() {
     for pod in &bypassing {
         assert_eq!(rig.prefer(2, &[OF_A, OF_B].concat()).await, [""; 0]);
         let refusal = rig.admission.allocate(&OF_A.map(str::to_owned)).unwrap_err();
-        assert!(refusal.to_string().contains("card claim"), "{refusal}");
+        assert!(refusal.to_string().contains("GPU claim"), "{refusal}");
         rig.kubelet.remove(pod.name.as_str());
     }
     assert_eq!(rig.all_reads(), 0);

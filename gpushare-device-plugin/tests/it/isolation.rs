@@ -44,7 +44,7 @@ async fn able() -> Rig {
     rig.host_file("sys/fs/cgroup/cgroup.controllers");
     rig.nvidia_spec(&with_hooks());
     rig.script_driver("615.12.03", &[A, B]);
-    rig.cards("the strongest mode", |cards| cards[0]["isolation"] == "driver").await;
+    rig.gpus("the strongest mode", |gpus| gpus[0]["isolation"] == "driver").await;
     rig
 }
 
@@ -121,7 +121,7 @@ async fn an_event_tells_a_pod_whose_compute_nothing_holds() {
 async fn a_node_that_cannot_says_none_and_a_pod_that_requires_the_driver_is_refused() {
     let rig = Rig::new(&[(A, 4)]).await;
     rig.isolation("none").await;
-    rig.cards("the strongest mode", |cards| cards[0]["isolation"] == "none").await;
+    rig.gpus("the strongest mode", |gpus| gpus[0]["isolation"] == "none").await;
     let asks = pod("asks").annotation(ASKED, "driver").asking(RESOURCE, 1);
     // The kubelet makes an event on the pod of this text.
     let refused = rig.run(asks, A).await.unwrap_err().0;
@@ -148,7 +148,7 @@ async fn where_downgrades_are_refused_the_node_and_the_pod_say_what_is_missing()
     rig.isolation("refused").await;
     // The extender sends no pod there. The kubelet's total stays, so that kube-scheduler asks the extender, which says
     // why.
-    rig.cards("a closed card", |cards| cards[0]["closed"] == "isolation").await;
+    rig.gpus("a closed GPU", |gpus| gpus[0]["closed"] == "isolation").await;
     rig.kubelet.devices("healthy ids", |devices| devices.values().all(|healthy| *healthy)).await;
     let event = rig.event("GPUIsolationUnavailable").await;
     assert!(event["note"].as_str().unwrap().starts_with("GPU pods are refused: "), "{event}");
@@ -187,8 +187,8 @@ async fn a_pod_cannot_ask_for_less_than_the_policy_and_nonsense_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_leaves_our_specification_after_the_last_pod_that_has_it() {
     let mut rig = limiting(&[]).await;
-    for (name, units, card) in [("p", 3, A), ("q", 3, B), ("r", 1, A)] {
-        rig.run(pod(name).asking(RESOURCE, units), card).await.unwrap();
+    for (name, units, gpu) in [("p", 3, A), ("q", 3, B), ("r", 1, A)] {
+        rig.run(pod(name).asking(RESOURCE, units), gpu).await.unwrap();
     }
     rig.limits(&["driver-1024", "driver-3072"]).await;
     rig.end("p");
@@ -242,11 +242,11 @@ async fn a_container_that_nvml_shows_without_its_limit_takes_the_mode_back() {
     let group = rig.dir.path().join(format!("sys/fs/cgroup/kubepods/pod{P}/{}", id("a")));
     fs::create_dir_all(&group).unwrap();
     let told = |limits: Value| {
-        let cards = json!([
+        let gpus = json!([
             {"uuid": A, "memoryMiB": 4096, "limitsMiB": limits},
             {"uuid": B, "memoryMiB": 4096},
         ]);
-        rig.write_script(&json!({"driver": "615.12.03", "cards": cards}));
+        rig.write_script(&json!({"driver": "615.12.03", "cards": gpus}));
     };
     told(json!({group.display().to_string(): 1024}));
     rig.metric_at_least("plimsoll_gpu_audits_total", 5.0).await;
@@ -258,7 +258,7 @@ async fn a_container_that_nvml_shows_without_its_limit_takes_the_mode_back() {
     let note = event["note"].as_str().unwrap();
     assert!(note.contains("was given 1024 MiB") && note.contains("use all of it"), "{note}");
     rig.isolation("none").await;
-    rig.cards("no mode", |cards| cards[0]["isolation"] == "none").await;
+    rig.gpus("no mode", |gpus| gpus[0]["isolation"] == "none").await;
     let asks = pod("asks").annotation(ASKED, "driver").asking(RESOURCE, 1);
     let refused = rig.run(asks, B).await.unwrap_err().0;
     assert!(refused.contains("by NVML, pod default/p was not held to its limit"), "{refused}");

@@ -7,33 +7,33 @@ use std::path::Path;
 use serde_json::Value;
 use sim::pod;
 
-use crate::rig::{A, B, RESOURCE, Rig, card, spec};
+use crate::rig::{A, B, RESOURCE, Rig, gpu, spec};
 
 const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 const OTHER: &str = "5c0de9f1-2b7a-4f0e-8d53-1a2b3c4d5e6f";
 
-/// A node with two cards of four units. `old` has all of the first, and is deleted by force: the kubelet knows it no
+/// A node with two GPUs of four units. `old` has all of the first, and is deleted by force: the kubelet knows it no
 /// more, while its processes run.
 async fn deleted_by_force() -> Rig {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.processes(OLD, true);
     rig.restart_with(&[]).await;
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
-    rig.cards("the pod", on_first(4)).await;
+    rig.gpus("the pod", on_first(4)).await;
     rig.end("old");
     rig
 }
 
-/// Whether the pod counts so many units on the first card; 0 where it is not listed.
+/// Whether the pod counts so many units on the first GPU; 0 where it is not listed.
 fn on_first(units: u64) -> impl Fn(&Value) -> bool {
-    move |cards| cards[0]["pods"][OLD].as_u64().unwrap_or_default() == units
+    move |gpus| gpus[0]["pods"][OLD].as_u64().unwrap_or_default() == units
 }
 
 /// Has another pod reported, and checks that the report has this pod still.
 async fn is_reported_beside_another(rig: &Rig) {
     rig.processes(OTHER, true);
     rig.run(pod("other").uid(OTHER).asking(RESOURCE, 1), B).await.unwrap();
-    let later = rig.cards("the other pod", |cards| cards[1]["pods"][OTHER] == 1).await;
+    let later = rig.gpus("the other pod", |gpus| gpus[1]["pods"][OTHER] == 1).await;
     assert!(on_first(4)(&later), "{later}");
 }
 
@@ -45,10 +45,10 @@ async fn a_pod_that_was_deleted_by_force_has_its_units_until_its_processes_have_
     assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
     assert_eq!(rig.metric("plimsoll_gpu_lingering_pods"), 1.0);
     rig.no_group(OLD);
-    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.gpus("no pod on the first GPU", on_first(0)).await;
     rig.until_metric("plimsoll_gpu_lingering_pods", 0.0).await;
     let answers = rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
-    assert_eq!(card(&answers["main"]), A);
+    assert_eq!(gpu(&answers["main"]), A);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,15 +57,15 @@ async fn a_plugin_that_restarts_meanwhile_knows_it_when_the_kubelet_has_forgotte
     // The kubelet frees the ids of the pod at this admission, and writes that to its checkpoint.
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
-    rig.forget_cards();
+    rig.forget_gpus();
     rig.begin_plugin();
-    rig.cards("the pod, though the kubelet knows it no more", on_first(4)).await;
+    rig.gpus("the pod, though the kubelet knows it no more", on_first(4)).await;
     rig.kubelet.registered(3).await;
     rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
     let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
     assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
     rig.no_group(OLD);
-    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.gpus("no pod on the first GPU", on_first(0)).await;
     rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
 }
 
@@ -88,12 +88,12 @@ async fn a_pod_deleted_before_its_first_process_keeps_units_for_a_while() {
     rig.processes(OLD, false);
     rig.restart_with(&[]).await;
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
-    rig.cards("the pod", on_first(4)).await;
+    rig.gpus("the pod", on_first(4)).await;
     rig.end("old");
     rig.until_metric("plimsoll_gpu_lingering_pods", 1.0).await;
     rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
     rig.no_group(OLD);
-    rig.cards("no pod", on_first(0)).await;
+    rig.gpus("no pod", on_first(0)).await;
     rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
 }
 
@@ -103,7 +103,7 @@ async fn a_pod_keeps_its_units_while_the_control_groups_cannot_be_read() {
     rig.processes(OLD, true);
     rig.restart_with(&[]).await;
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
-    rig.cards("the pod", on_first(4)).await;
+    rig.gpus("the pod", on_first(4)).await;
     let mounted = rig.dir.path().join("sys/fs/cgroup");
     let away = rig.dir.path().join("away");
     fs::rename(&mounted, &away).unwrap();
@@ -123,7 +123,7 @@ async fn a_pod_keeps_its_units_while_the_control_groups_cannot_be_read() {
     }
     is_reported_beside_another(&rig).await;
     rig.no_group(OLD);
-    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.gpus("no pod on the first GPU", on_first(0)).await;
     rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
 }
 
@@ -132,17 +132,17 @@ async fn gone_pods_keep_units_where_control_groups_cannot_be_read() {
     let mut rig = deleted_by_force().await;
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
-    rig.forget_cards();
+    rig.forget_gpus();
     let mounted = rig.dir.path().join("sys/fs/cgroup");
     let away = rig.dir.path().join("away");
     fs::rename(&mounted, &away).unwrap();
     Unreadable::Loop.make(&mounted);
     rig.begin_plugin();
-    rig.cards("the pod, though nothing is known of its processes", on_first(4)).await;
+    rig.gpus("the pod, though nothing is known of its processes", on_first(4)).await;
     Unreadable::Loop.remove(&mounted);
     fs::rename(&away, &mounted).unwrap();
     rig.no_group(OLD);
-    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.gpus("no pod on the first GPU", on_first(0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -150,7 +150,7 @@ async fn a_plugin_whose_file_cannot_be_read_waits_for_it_before_it_offers_units(
     let mut rig = deleted_by_force().await;
     is_reported_beside_another(&rig).await;
     rig.stop_plugin().await;
-    rig.forget_cards();
+    rig.forget_gpus();
     let file = rig.dir.path().join("run/plimsoll-gpu/gpushare-device-plugin.json");
     let away = rig.dir.path().join("away");
     fs::rename(&file, &away).unwrap();
@@ -159,7 +159,7 @@ async fn a_plugin_whose_file_cannot_be_read_waits_for_it_before_it_offers_units(
     rig.not_ready("what an earlier process granted cannot be read").await;
     assert_eq!(rig.metric("plimsoll_gpu_state_behind"), 1.0);
     fs::rename(&away, &file).unwrap();
-    rig.cards("the pod, though the kubelet knows it no more", on_first(4)).await;
+    rig.gpus("the pod, though the kubelet knows it no more", on_first(4)).await;
     rig.kubelet.registered(3).await;
     rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
     rig.until_metric("plimsoll_gpu_state_behind", 0.0).await;
@@ -188,7 +188,7 @@ async fn a_pod_known_from_the_kubelet_alone_keeps_units_when_forced_out() {
     let mut rig = Rig::new(&[(A, 4)]).await;
     rig.processes(OLD, true);
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
-    rig.cards("the pod", on_first(4)).await;
+    rig.gpus("the pod", on_first(4)).await;
     rig.stop_plugin().await;
     fs::remove_dir_all(rig.dir.path().join("run/plimsoll-gpu")).unwrap();
     rig.cut_off_checkpoint();
@@ -218,17 +218,17 @@ async fn a_pod_whose_runtime_puts_it_elsewhere_keeps_its_units_until_its_process
     assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
     fs::remove_dir_all(rig.dir.path().join(&container)).unwrap();
     rig.no_group(OLD);
-    rig.cards("no pod on the first card", on_first(0)).await;
+    rig.gpus("no pod on the first GPU", on_first(0)).await;
     rig.run(pod("next").asking(RESOURCE, 4), A).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_the_kubelet_has_lost_keeps_its_card_and_starts_no_container_again() {
+async fn a_pod_that_the_kubelet_has_lost_keeps_its_gpu_and_starts_no_container_again() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.processes(OLD, true);
     rig.restart_with(&["--audit-interval=100ms"]).await;
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 3), A).await.unwrap();
-    rig.cards("the pod", on_first(3)).await;
+    rig.gpus("the pod", on_first(3)).await;
     rig.kubelet.kill().await;
     rig.kubelet.lose_checkpoint().unwrap();
     rig.kubelet.begin();
@@ -245,7 +245,7 @@ async fn a_pod_that_the_kubelet_has_lost_keeps_its_card_and_starts_no_container_
     assert!(note.contains("delete it and create it again"), "{note}");
     rig.processes(OTHER, true);
     rig.run(pod("fits").uid(OTHER).asking(RESOURCE, 1), A).await.unwrap();
-    let later = rig.cards("the other pod", |cards| cards[0]["pods"][OTHER] == 1).await;
+    let later = rig.gpus("the other pod", |gpus| gpus[0]["pods"][OTHER] == 1).await;
     assert!(on_first(3)(&later), "{later}");
     let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
     assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
@@ -256,9 +256,9 @@ async fn a_pod_that_the_kubelet_has_lost_keeps_its_card_and_starts_no_container_
     let refused = rig.run(pod("early-again").asking(RESOURCE, 1), A).await.unwrap_err();
     assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
     rig.no_group(OLD);
-    rig.cards("no old pod on the first card", on_first(0)).await;
+    rig.gpus("no old pod on the first GPU", on_first(0)).await;
     let answers = rig.run(pod("next").asking(RESOURCE, 3), A).await.unwrap();
-    assert_eq!(card(&answers["main"]), A);
+    assert_eq!(gpu(&answers["main"]), A);
 }
 
 /// What is found in place of the host's control groups.

@@ -11,10 +11,10 @@
 
 mod admission;
 mod audit;
-mod cards;
 mod contexts;
 mod dra;
 mod drain;
+mod gpus;
 mod identify;
 mod idle;
 mod isolation;

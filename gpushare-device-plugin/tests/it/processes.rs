@@ -1,4 +1,4 @@
-//! What pods use of the cards, from NVML's stand-in, the kernel's files and the API server's pods to `/metrics`.
+//! What pods use of the GPUs, from NVML's stand-in, the kernel's files and the API server's pods to `/metrics`.
 
 use std::fs;
 
@@ -57,9 +57,9 @@ pub fn report(rig: &Rig, pod: &str, containers: &[(&str, String)]) {
         .change(PODS, "default", pod, |pod| pod["status"]["containerStatuses"] = json!(statuses));
 }
 
-/// Two cards. On A a container with two processes, one of another pod and one outside of all pods; on B a pod that
-/// holds the card whole by another resource, and a process that has ended.
-fn busy_cards() -> [Value; 2] {
+/// Two GPUs. On A a container with two processes, one of another pod and one outside of all pods; on B a pod that
+/// holds the GPU whole by another resource, and a process that has ended.
+fn busy_gpus() -> [Value; 2] {
     let on_a = json!([
         {"pid": 10, "usedBytes": 4096 * MIB, "sm": 40},
         {"pid": 11, "usedBytes": 1024 * MIB, "sm": 5},
@@ -85,7 +85,7 @@ fn busy_cards() -> [Value; 2] {
 
 pub async fn busy_rig(flags: &[&str]) -> Rig {
     let mut rig = Rig::new(&[(A, 8), (B, 8)]).await;
-    rig.script(&busy_cards());
+    rig.script(&busy_gpus());
     process(&rig, "1", "/init.scope");
     process(
         &rig,
@@ -178,10 +178,10 @@ async fn processes_that_cannot_be_told_are_unknown_and_the_reason_is_shown() {
     let unknown = "plimsoll_gpu_processes_unknown";
     assert_eq!(rows(&rig, unknown), []);
     let split = json!({"uuid": B, "memoryMiB": 8192, "mig": true, "processes": []});
-    rig.script(&[busy_cards()[0].clone(), split]);
+    rig.script(&[busy_gpus()[0].clone(), split]);
     until("MIG mode", || rows(&rig, unknown).iter().any(|(labels, _)| labels.contains("mig")))
         .await;
-    rig.script(&[busy_cards()[0].clone(), json!({"uuid": B, "memoryMiB": 8192})]);
+    rig.script(&[busy_gpus()[0].clone(), json!({"uuid": B, "memoryMiB": 8192})]);
     until("an old driver", || {
         rows(&rig, unknown).iter().any(|(labels, _)| labels.contains("driver"))
     })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpushare_device_plugin::records::pod_resources::PodResourcesClient;
 use sim::pod;
 
-use crate::rig::{A, B, C, Kubelet, PATIENCE, RESOURCE, Rig, card, claims, shuffled};
+use crate::rig::{A, B, C, Kubelet, PATIENCE, RESOURCE, Rig, claims, gpu, shuffled};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
@@ -26,7 +26,7 @@ async fn a_kubelet_that_restarts_admits_its_backlog_without_one_mismatch() {
     rig.kubelet.devices("devices again", |devices| devices.len() == 144).await;
     for (name, claimed) in meanwhile {
         let answers = rig.admit(&name).await.unwrap();
-        assert_eq!(card(&answers["main"]), claimed, "{name}");
+        assert_eq!(gpu(&answers["main"]), claimed, "{name}");
     }
     for (name, _) in claims(40) {
         rig.kubelet.start_container(&name, "main").await.unwrap();
@@ -98,7 +98,7 @@ async fn a_restarted_plugin_knows_from_the_records_which_container_holds_which_i
         rig.kubelet.start_container(name, container).await.unwrap();
     }
     let answers = rig.run(pod("new").asking(RESOURCE, 3), A).await.unwrap();
-    assert_eq!(card(&answers["main"]), A);
+    assert_eq!(gpu(&answers["main"]), A);
     assert!(rig.kubelet.shared_ids().is_empty());
 }
 
@@ -107,13 +107,13 @@ async fn pods_and_units_outlast_a_kubelets_restart_without_the_plugin() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     rig.run(pod("old").uid("uid-old").asking(RESOURCE, 6), A).await.unwrap();
     rig.stop_plugin().await;
-    rig.forget_cards();
+    rig.forget_gpus();
     rig.kubelet.kill().await;
     rig.kubelet.begin();
     rig.begin_plugin();
     rig.kubelet.registered(2).await;
     rig.kubelet.devices("devices again", |devices| devices.len() == 8).await;
-    rig.cards("the pod again", |cards| cards[0]["pods"]["uid-old"] == 6).await;
+    rig.gpus("the pod again", |gpus| gpus[0]["pods"]["uid-old"] == 6).await;
     rig.kubelet.start_container("old", "main").await.unwrap();
     rig.run(pod("larger").asking(RESOURCE, 3), A).await.unwrap_err();
     rig.run(pod("new").asking(RESOURCE, 2), A).await.unwrap();
@@ -121,34 +121,34 @@ async fn pods_and_units_outlast_a_kubelets_restart_without_the_plugin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_bound_before_cards_close_are_admitted_before_the_end() {
+async fn pods_bound_before_gpus_close_are_admitted_before_the_end() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     for round in 0..3 {
-        rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;
+        rig.gpus("an open GPU", |gpus| gpus[0]["closed"] != "plugin").await;
         rig.kubelet.devices("devices", |devices| healthy_ids(devices) == 8).await;
         rig.end_plugin();
-        rig.cards("a closed card", |cards| cards[0]["closed"] == "plugin").await;
+        rig.gpus("a closed GPU", |gpus| gpus[0]["closed"] == "plugin").await;
         let late = format!("late-{round}");
         rig.bind(pod(&late).asking(RESOURCE, 2), A);
         rig.admit(&late).await.unwrap();
         rig.plugin_ended().await;
-        rig.cards("a card that stays closed", |cards| cards[0]["closed"] == "plugin").await;
+        rig.gpus("a GPU that stays closed", |gpus| gpus[0]["closed"] == "plugin").await;
         rig.end(&late);
         rig.begin_plugin();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cards_are_closed_until_the_kubelet_has_the_plugin() {
+async fn gpus_are_closed_until_the_kubelet_has_the_plugin() {
     let mut rig = Rig::new(&[(A, 8)]).await;
-    rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;
+    rig.gpus("an open GPU", |gpus| gpus[0]["closed"] != "plugin").await;
     rig.stop_plugin().await;
-    rig.forget_cards();
+    rig.forget_gpus();
     rig.kubelet.kill().await;
     rig.begin_plugin();
-    rig.cards("a closed card", |cards| cards[0]["closed"] == "plugin").await;
+    rig.gpus("a closed GPU", |gpus| gpus[0]["closed"] == "plugin").await;
     rig.kubelet.begin();
-    rig.cards("an open card", |cards| cards[0]["closed"] != "plugin").await;
+    rig.gpus("an open GPU", |gpus| gpus[0]["closed"] != "plugin").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -163,10 +163,10 @@ async fn nothing_is_listed_outside_of_admissions_beside_another_plugin() {
     let rig = Rig::new(&[(A, 8)]).await;
     rig.kubelet.register_other("example.com/nic", &["eth0"]);
     rig.run(pod("p").uid("uid-p").asking(RESOURCE, 2), A).await.unwrap();
-    rig.cards("the pod", |cards| cards[0]["pods"]["uid-p"] == 2).await;
+    rig.gpus("the pod", |gpus| gpus[0]["pods"]["uid-p"] == 2).await;
     let lists = rig.kubelet.lists();
     rig.end("p");
-    rig.cards("no pod", |cards| cards[0]["pods"]["uid-p"].is_null()).await;
+    rig.gpus("no pod", |gpus| gpus[0]["pods"]["uid-p"].is_null()).await;
     assert_eq!(rig.kubelet.lists(), lists);
 }
 
@@ -175,11 +175,11 @@ fn healthy_ids(devices: &BTreeMap<String, bool>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_restarts_whose_card_has_fewer_units_by_now() {
+async fn a_container_restarts_whose_gpu_has_fewer_units_by_now() {
     let mut rig = Rig::new(&[(A, 8)]).await;
     rig.run(pod("p").asking(RESOURCE, 8), A).await.unwrap();
     rig.restart_with(&["--reserve-percent=50"]).await;
-    rig.cards("half of the units", |cards| cards[0]["units"] == 4).await;
+    rig.gpus("half of the units", |gpus| gpus[0]["units"] == 4).await;
     // kube-scheduler still counts all that the pod requests.
     rig.kubelet.devices("the ids that are held", |devices| healthy_ids(devices) == 8).await;
     rig.kubelet.start_container("p", "main").await.unwrap();
@@ -198,9 +198,9 @@ async fn a_restarted_plugin_lists_nothing_before_the_next_admission() {
     assert_eq!(rig.kubelet.lists(), lists);
 }
 
-/// Whether the node's annotation has the pod on card B, with four units.
-fn is_on_b(cards: &serde_json::Value) -> bool {
-    cards[1]["pods"]["uid-1"] == 4
+/// Whether the node's annotation has the pod on GPU B, with four units.
+fn is_on_b(gpus: &serde_json::Value) -> bool {
+    gpus[1]["pods"]["uid-1"] == 4
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,11 +209,11 @@ async fn units_of_init_containers_stay_reported_after_a_restart_of_the_plugin() 
     let init_only = pod("init-only").uid("uid-1");
     let init_only = init_only.init_container("init", RESOURCE, 4).container("main", RESOURCE, 0);
     rig.run(init_only, B).await.unwrap();
-    rig.cards("the pod on card B", is_on_b).await;
+    rig.gpus("the pod on GPU B", is_on_b).await;
     rig.stop_plugin().await;
-    rig.forget_cards();
+    rig.forget_gpus();
     rig.begin_plugin();
-    rig.cards("the pod on card B again", is_on_b).await;
+    rig.gpus("the pod on GPU B again", is_on_b).await;
     rig.kubelet.registered(2).await;
     rig.kubelet.devices("devices again", |devices| devices.len() == 16).await;
     rig.kubelet.start_container("init-only", "init").await.unwrap();
@@ -254,13 +254,13 @@ async fn a_checkpoint_that_cannot_be_read_at_the_start_is_read_later() {
     let init_only = pod("init-only").uid("uid-1");
     let init_only = init_only.init_container("init", RESOURCE, 4).container("main", RESOURCE, 0);
     rig.run(init_only, B).await.unwrap();
-    rig.cards("the pod on card B", is_on_b).await;
+    rig.gpus("the pod on GPU B", is_on_b).await;
     rig.stop_plugin().await;
     rig.cut_off_checkpoint();
-    rig.forget_cards();
+    rig.forget_gpus();
     rig.begin_plugin();
     rig.kubelet.registered(2).await;
     // The audit, which is later, would find it too.
-    let soon = rig.cards("the pod on card B again", is_on_b);
+    let soon = rig.gpus("the pod on GPU B again", is_on_b);
     tokio::time::timeout(PATIENCE, soon).await.unwrap();
 }

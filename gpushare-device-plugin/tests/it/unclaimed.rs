@@ -4,12 +4,12 @@
 use serde_json::{Value, json};
 use sim::{PODS, Sim, pod};
 
-use crate::rig::{self, A, B, CLAIM, NODE, RESOURCE, Rig, card};
+use crate::rig::{self, A, B, CLAIM, NODE, RESOURCE, Rig, gpu};
 
 /// A UID of the form that pods have, as control groups name it.
 const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 
-/// Waits until a pod is claimed on this card, and marked.
+/// Waits until a pod is claimed on this GPU, and marked.
 async fn claimed(rig: &Rig, pod: &str, on: &str) {
     let what = format!("{pod} claimed on {on}");
     rig.sim.until(&what, |sim| is_claimed(sim, pod, on)).await.unwrap();
@@ -19,56 +19,54 @@ fn is_claimed(sim: &Sim, pod: &str, on: &str) -> Option<()> {
     let pod = sim.pod("default", pod)?;
     let annotations = &pod["metadata"]["annotations"];
     let claim: Value = serde_json::from_str(annotations[CLAIM].as_str()?).ok()?;
-    let cards = claim["main"].as_object()?;
+    let gpus = claim["main"].as_object()?;
     let assigned = annotations["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true";
-    (cards.len() == 1 && cards.contains_key(on) && assigned).then_some(())
+    (gpus.len() == 1 && gpus.contains_key(on) && assigned).then_some(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_that_bypassed_the_extender_is_placed_and_gets_a_claim() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
-    rig.nvidia_cards(&[A, B]);
+    rig.nvidia_gpus(&[A, B]);
     rig.restart_with(&["--unclaimed-pods=place"]).await;
     rig.run(pod("holder").asking(RESOURCE, 3), A).await.unwrap();
     rig.sim.put(pod("bypass").asking(RESOURCE, 2).on(NODE));
     let answers = rig.admit("bypass").await.unwrap();
-    assert_eq!(card(&answers["main"]), B);
+    assert_eq!(gpu(&answers["main"]), B);
     claimed(&rig, "bypass", B).await;
     let bypass = rig.sim.pod("default", "bypass").unwrap();
     assert_eq!(bypass["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"], "1");
     assert_eq!(rig.metric("plimsoll_gpu_unclaimed_placed_total"), 1.0);
     rig.sim.put(pod("late").asking(RESOURCE, 3).on(NODE));
     let refused = rig.admit("late").await.unwrap_err().0;
-    assert!(refused.contains("this node has no card for it"), "{refused}");
+    assert!(refused.contains("this node has no GPU for it"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_bypassed_the_extender_is_placed_on_no_card_that_could_not_start_it() {
+async fn a_pod_that_bypassed_the_extender_is_placed_on_no_gpu_that_could_not_start_it() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
-    rig.nvidia_cards(&[B]);
+    rig.nvidia_gpus(&[B]);
     rig.restart_with(&["--unclaimed-pods=place"]).await;
-    rig.cards("card A closed", |cards| {
-        cards[0]["closed"] == "cdi" && cards[1].get("closed").is_none()
-    })
-    .await;
+    rig.gpus("GPU A closed", |gpus| gpus[0]["closed"] == "cdi" && gpus[1].get("closed").is_none())
+        .await;
     rig.sim.put(pod("bypass").asking(RESOURCE, 2).on(NODE));
-    assert_eq!(card(&rig.admit("bypass").await.unwrap()["main"]), B);
+    assert_eq!(gpu(&rig.admit("bypass").await.unwrap()["main"]), B);
     rig.sim.put(pod("late").asking(RESOURCE, 3).on(NODE));
     let refused = rig.admit("late").await.unwrap_err().0;
-    assert!(refused.contains("this node has no card for it"), "{refused}");
+    assert!(refused.contains("this node has no GPU for it"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_without_room_for_a_claim_keeps_its_annotations_and_counts_by_the_nodes_report() {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
-    rig.nvidia_cards(&[A, B]);
+    rig.nvidia_gpus(&[A, B]);
     rig.restart_with(&["--unclaimed-pods=place"]).await;
     let own = "x".repeat((256 << 10) - 100);
     let mut full = Value::from(pod("full").uid(OLD).asking(RESOURCE, 3).on(NODE));
     full["metadata"]["annotations"] = json!({"own": own});
     rig.sim.put(full);
     rig.admit("full").await.unwrap();
-    rig.cards("the pod on a card", |cards| cards[0]["pods"][OLD] == 3).await;
+    rig.gpus("the pod on a GPU", |gpus| gpus[0]["pods"][OLD] == 3).await;
     // Claims are written in the order of the pods, and the mark after all claims.
     rig.run(pod("other").uid("uid-other").asking(RESOURCE, 1), A).await.unwrap();
     rig.marked("other").await;
@@ -116,11 +114,11 @@ async fn a_remade_pod_keeps_its_claim_beside_its_predecessor() {
     assert!(claim.as_str().unwrap().contains(A), "{claim}");
     assert_eq!(rig.metric("plimsoll_gpu_claims_written_total"), 0.0);
     assert_eq!(rig.metric("plimsoll_gpu_corrections_total"), 0.0);
-    let cards = rig.cards("the predecessor on B", |cards| cards[1]["pods"][OLD] == 2).await;
-    assert!(cards[1]["pods"]["uid-new"] != 2, "{cards}");
+    let gpus = rig.gpus("the predecessor on B", |gpus| gpus[1]["pods"][OLD] == 2).await;
+    assert!(gpus[1]["pods"]["uid-new"] != 2, "{gpus}");
     rig.kubelet.remove("set-0");
     let answers = rig.admit("set-0").await.unwrap();
-    assert_eq!(card(&answers["main"]), A);
+    assert_eq!(gpu(&answers["main"]), A);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,7 +130,7 @@ async fn a_pod_with_ids_of_a_later_pod_of_its_name_is_held_back() {
     rig.bind(pod("set-0").uid("uid-new").asking(RESOURCE, 2), A);
     // The list has names only, and the API server has the later pod alone.
     let answers = rig.kubelet.admit(old).await.unwrap();
-    assert_eq!(card(&answers["main"]), A);
+    assert_eq!(gpu(&answers["main"]), A);
     let held = rig.kubelet.start_container("set-0", "main").await.unwrap_err();
     assert!(held.0.contains("in the pod with UID uid-old; delete that pod"), "{}", held.0);
     assert_eq!(rig.metric("plimsoll_gpu_starts_total{result=\"mismatch\"}"), 1.0);

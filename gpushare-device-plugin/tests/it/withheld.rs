@@ -16,7 +16,7 @@ async fn bypass(rig: &Rig, prefix: &str, count: usize) {
         let name = format!("{prefix}-{number}");
         rig.sim.put(pod(&name).asking(RESOURCE, 1).on(NODE).scheduled());
         let refused = rig.admit(&name).await.unwrap_err().0;
-        assert!(refused.contains("has no card claim"), "{refused}");
+        assert!(refused.contains("has no GPU claim"), "{refused}");
     }
 }
 
@@ -103,7 +103,7 @@ async fn pods_that_name_their_node_themselves_withhold_nothing() {
         let name = format!("own-{number}");
         rig.sim.put(pod(&name).asking(RESOURCE, 1).on(NODE));
         let refused = rig.admit(&name).await.unwrap_err().0;
-        assert!(refused.contains("has no card claim"), "{refused}");
+        assert!(refused.contains("has no GPU claim"), "{refused}");
     }
     rig.run(pod("claimed").asking(RESOURCE, 1), A).await.unwrap();
     assert_eq!(rig.metric("plimsoll_gpu_withheld_total"), 0.0);

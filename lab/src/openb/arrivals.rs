@@ -19,9 +19,9 @@ pub fn arrivals(trace: &Trace, seed: u64) -> Vec<usize> {
     let mut demand: f64 = pods.iter().map(|pod| trace.kinds[*pod].demand() as f64).sum();
     while !trace.pods.is_empty() {
         let pod = trace.pods[random.random_range(0..trace.pods.len())];
-        // A draw that would pass the limit is the last one, and counts one card, as in the simulator.
-        let one_card = f64::from(trace.kinds[pod].milli.min(WHOLE));
-        if demand + one_card > most {
+        // A draw that would pass the limit is the last one, and counts one GPU, as in the simulator.
+        let one_gpu = f64::from(trace.kinds[pod].milli.min(WHOLE));
+        if demand + one_gpu > most {
             break;
         }
         demand += trace.kinds[pod].demand() as f64;

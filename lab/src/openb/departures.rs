@@ -12,7 +12,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
 use super::arrivals::node_order;
-use super::cluster::{Cards, Node};
+use super::cluster::{Gpus, Node};
 use super::policies::Policy;
 use super::trace::Trace;
 
@@ -22,11 +22,11 @@ const LONGEST: u64 = 7_200;
 /// Percent of the GPUs that pods ask for on average over time.
 pub const ASKED: f64 = 110.0;
 
-/// Where a pod is: its node, its kind in the trace, and its cards.
+/// Where a pod is: its node, its kind in the trace, and its GPUs.
 struct Place {
     node: usize,
     kind: usize,
-    cards: Cards,
+    gpus: Gpus,
 }
 
 /// How a run went, once the cluster was full.
@@ -70,8 +70,8 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
         let now = time as u64;
         while let Some(Reverse((_, pod))) = running.peek().copied().filter(|pod| pod.0.0 <= now) {
             running.pop();
-            if let Some(Place { node, kind, cards }) = places.remove(&pod) {
-                nodes[node].take_off(&trace.kinds[kind], cards);
+            if let Some(Place { node, kind, gpus }) = places.remove(&pod) {
+                nodes[node].take_off(&trace.kinds[kind], gpus);
                 policy.ended(kind);
             }
         }
@@ -85,11 +85,11 @@ pub fn run(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Option<Outcome>
         asked += counted;
         arrived += 1;
         match policy.place(&nodes, kind, pod) {
-            Some((node, cards)) => {
-                nodes[node].put(pod, cards);
+            Some((node, gpus)) => {
+                nodes[node].put(pod, gpus);
                 given += counted;
                 running.push(Reverse((now + life, arrived)));
-                places.insert(arrived, Place { node, kind, cards });
+                places.insert(arrived, Place { node, kind, gpus });
             }
             None => refused += counted,
         }

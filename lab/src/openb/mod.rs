@@ -2,7 +2,7 @@
 //!
 //! The recipe is that of the simulator of the ATC'23 paper on fragmentation gradient descent: pods in random order,
 //! then pods drawn from the same list until 130% of the GPUs are asked for; none leaves, and one that fits nowhere is
-//! not tried again. GPU shares are in thousandths of a card.
+//! not tried again. GPU shares are in thousandths of a GPU.
 
 pub mod args;
 pub mod arrivals;

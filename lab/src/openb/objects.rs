@@ -1,7 +1,7 @@
 //! A run of a trace as objects of Kubernetes, to try it on a real kube-scheduler: nodes, and pods in the order in which
 //! they arrive.
 //!
-//! A card has 1,000 units, so that a pod's thousandths are what it asks of `aliyun.com/gpu-mem`.
+//! A GPU has 1,000 units, so that a pod's thousandths are what it asks of `aliyun.com/gpu-mem`.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -19,7 +19,7 @@ use super::trace::{NodeKind, PodKind, Trace, WHOLE};
 const UNITS: &str = "aliyun.com/gpu-mem";
 /// What the shipped policy reads.
 const METRICS: [&str; 2] = ["cpu_shared_busy_avg_5m", "mem_usage_avg_5m"];
-/// MiB of a card by its units: any memory will do.
+/// MiB of a GPU by its units: any memory will do.
 const UNIT_MIB: u32 = 16;
 
 /// Writes the nodes and the pods of `seed` that arrive until 100% of the GPUs have been asked for, as JSON objects one
@@ -59,7 +59,7 @@ fn read_at(now: Timestamp) -> Option<String> {
 fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
     let name = format!("openb-node-{at:04}");
     let model = &trace.models[usize::from(kind.model)];
-    let cards: Vec<Value> = (0..kind.cards).map(|index| {
+    let gpus: Vec<Value> = (0..kind.gpus).map(|index| {
         json!({
             "uuid": format!("GPU-{at:08x}-0000-0000-0000-{index:012x}"), "index": index, "model": model,
             "memoryMiB": WHOLE * UNIT_MIB, "units": WHOLE, "healthy": true, "pods": {},
@@ -71,9 +71,9 @@ fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
     // Nothing runs there yet.
     let mut annotations: Value =
         METRICS.map(|metric| (metric.to_owned(), json!(read_at(now)))).into_iter().collect();
-    if kind.cards > 0 {
-        resources[UNITS] = json!((kind.cards * WHOLE as usize).to_string());
-        annotations["plimsoll.dev/gpu-cards"] = json!(json!(cards).to_string());
+    if kind.gpus > 0 {
+        resources[UNITS] = json!((kind.gpus * WHOLE as usize).to_string());
+        annotations["plimsoll.dev/gpu-cards"] = json!(json!(gpus).to_string());
     }
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -90,16 +90,16 @@ fn pod(trace: &Trace, at: usize, kind: &PodKind) -> Value {
         "cpu": format!("{}m", kind.cpu), "memory": format!("{}Mi", kind.memory),
     });
     let mut annotations = json!({});
-    if kind.cards > 0 {
+    if kind.gpus > 0 {
         resources[UNITS] = json!(kind.demand().to_string());
     }
-    if kind.cards > 1 {
-        annotations["plimsoll.dev/gpu-card-count"] = json!(kind.cards.to_string());
+    if kind.gpus > 1 {
+        annotations["plimsoll.dev/gpu-card-count"] = json!(kind.gpus.to_string());
     }
     let models: Vec<&str> = trace.models.iter().map(String::as_str).collect();
     let accepted = models.iter().zip(0..).filter(|(_, model)| kind.models.contain(*model));
     let accepted: Vec<&str> = accepted.map(|(name, _)| *name).collect();
-    if kind.cards > 0 && accepted.len() < models.len() {
+    if kind.gpus > 0 && accepted.len() < models.len() {
         annotations["plimsoll.dev/gpu-model"] = json!(accepted.join(","));
     }
     json!({
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_asks_for_the_thousandths_of_its_cards_and_for_their_models() {
+    fn a_pod_asks_for_the_thousandths_of_its_gpus_and_for_their_models() {
         let nodes =
             "cpu_milli,memory_mib,gpu,model\n8000,1024,2,T4\n8000,1024,0,\n8000,1024,4,P100\n";
         let pods =
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_asked_for_by_no_more_than_the_cards_there_are() {
+    fn what_is_written_is_asked_for_by_no_more_than_the_gpus_there_are() {
         let nodes = "cpu_milli,memory_mib,gpu,model\n8000,1024,2,T4\n";
         let pods =
             "cpu_milli,memory_mib,num_gpu,gpu_milli\n500,64,1,900\n500,64,1,600\n500,64,1,500\n";

@@ -43,8 +43,8 @@ pub fn fill(trace: &Trace, seed: u64, policy: &mut dyn Policy) -> Curve {
         arrived += pod.demand();
         let percent = 100.0 * arrived as f64 / capacity;
         match policy.place(&nodes, at, pod) {
-            Some((node, cards)) => {
-                nodes[node].put(pod, cards);
+            Some((node, gpus)) => {
+                nodes[node].put(pod, gpus);
                 allocated += pod.demand();
             }
             None => {

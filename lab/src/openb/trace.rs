@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::csv::{CsvError, Row, Table};
 
-/// A whole card, in thousandths.
+/// A whole GPU, in thousandths.
 pub const WHOLE: u32 = 1000;
-/// Most cards of a node.
-pub const MOST_CARDS: usize = 16;
+/// Most GPUs of a node.
+pub const MOST_GPUS: usize = 16;
 
-/// A card's model, by number.
+/// A GPU's model, by number.
 pub type Model = u8;
 
 /// The models that a pod accepts, a bit each.
@@ -29,10 +29,10 @@ impl Models {
 /// A node of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeKind {
-    /// Its cards' model.
+    /// Its GPUs' model.
     pub model: Model,
-    /// Cards.
-    pub cards: usize,
+    /// GPUs.
+    pub gpus: usize,
     /// CPU in thousandths of a core.
     pub cpu: u32,
     /// Memory in MiB.
@@ -46,18 +46,18 @@ pub struct PodKind {
     pub cpu: u32,
     /// Memory in MiB.
     pub memory: u32,
-    /// Cards; 0 for a pod without GPU.
-    pub cards: usize,
-    /// Of each card, in thousandths; 0 for a pod without GPU.
+    /// GPUs; 0 for a pod without GPU.
+    pub gpus: usize,
+    /// Of each GPU, in thousandths; 0 for a pod without GPU.
     pub milli: u32,
     /// The models that it accepts.
     pub models: Models,
 }
 
 impl PodKind {
-    /// Thousandths of cards in all.
+    /// Thousandths of GPUs in all.
     pub fn demand(&self) -> u64 {
-        self.cards as u64 * u64::from(self.milli)
+        self.gpus as u64 * u64::from(self.milli)
     }
 }
 
@@ -98,9 +98,9 @@ impl Trace {
         Ok(reader.trace)
     }
 
-    /// The GPUs of all nodes, in thousandths of a card.
+    /// The GPUs of all nodes, in thousandths of a GPU.
     pub fn capacity(&self) -> u64 {
-        self.nodes.iter().map(|node| node.cards as u64 * u64::from(WHOLE)).sum()
+        self.nodes.iter().map(|node| node.gpus as u64 * u64::from(WHOLE)).sum()
     }
 }
 
@@ -123,7 +123,7 @@ impl Reader {
         for row in table.rows() {
             let kind = NodeKind {
                 model: self.model(&row, "model", row.text("model"))?,
-                cards: row.number("gpu", 0, MOST_CARDS)?,
+                gpus: row.number("gpu", 0, MOST_GPUS)?,
                 cpu: row.number("cpu_milli", 0, u32::MAX)?,
                 memory: row.number("memory_mib", 0, u32::MAX)?,
             };
@@ -151,11 +151,11 @@ impl Reader {
     }
 
     fn pod(&mut self, row: &Row<'_>) -> Result<PodKind, CsvError> {
-        let cards = row.number("num_gpu", 0, MOST_CARDS)?;
+        let gpus = row.number("num_gpu", 0, MOST_GPUS)?;
         let milli = row.number("gpu_milli", 0, WHOLE)?;
-        if (cards == 0) != (milli == 0) {
+        if (gpus == 0) != (milli == 0) {
             let problem =
-                format!("{cards} GPUs of {milli} thousandths; expected both to be 0 or neither");
+                format!("{gpus} GPUs of {milli} thousandths; expected both to be 0 or neither");
             return Err(row.error("gpu_milli", problem));
         }
         let spec = row.text("gpu_spec");
@@ -165,7 +165,7 @@ impl Reader {
         }
         let cpu = row.number("cpu_milli", 0, u32::MAX)?;
         let memory = row.number("memory_mib", 0, u32::MAX)?;
-        Ok(PodKind { cpu, memory, cards, milli, models })
+        Ok(PodKind { cpu, memory, gpus, milli, models })
     }
 
     fn kind(&mut self, kind: PodKind) -> usize {

@@ -1,6 +1,6 @@
 //! Asks NVIDIA's libraries, which may hang, in a process of its own.
 //!
-//! - `gpu-probe LIBRARY SECONDS`: loads NVML and reports the cards on standard output every so many seconds, until that
+//! - `gpu-probe LIBRARY SECONDS`: loads NVML and reports the GPUs on standard output every so many seconds, until that
 //!   is closed. The exporter starts it; see `node_exporter_plus::gpu`.
 //! - `gpu-probe contexts SOCKET`: opens CUDA contexts for the device plugin; see `node_exporter_plus::gpu::contexts`.
 //!   `PLIMSOLL_CUDA_LIBRARY` names another library than `libcuda.so.1`.
@@ -19,9 +19,9 @@ use std::thread::{sleep, spawn};
 use std::time::Duration;
 
 use node_exporter_plus::gpu::contexts::Contexts;
-use node_exporter_plus::gpu::{CardReading, CardReport, END, NO_LIBRARY};
+use node_exporter_plus::gpu::{END, GpuReading, GpuReport, NO_LIBRARY};
 use nvml::cuda::{self, Answer};
-use nvml::{Card, Error, Library, Probe};
+use nvml::{Error, Gpu, Library, Probe};
 use tokio::runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -37,12 +37,12 @@ fn main() -> ExitCode {
     match arguments.iter().map(|argument| &**argument).collect::<Vec<_>>()[..] {
         [first, socket] if first == "contexts" => serve_contexts(Path::new(socket)),
         [first, library] if first == "context" => try_context(Path::new(library)),
-        [library, seconds] => report_cards(Path::new(library), seconds),
+        [library, seconds] => report_gpus(Path::new(library), seconds),
         _ => complain("usage: gpu-probe LIBRARY SECONDS, gpu-probe contexts SOCKET"),
     }
 }
 
-fn report_cards(library: &Path, seconds: &OsStr) -> ExitCode {
+fn report_gpus(library: &Path, seconds: &OsStr) -> ExitCode {
     let Some(seconds) = seconds.to_str().and_then(|text| text.parse().ok()).filter(|s| *s > 0)
     else {
         return complain("SECONDS is no whole number above 0");
@@ -114,12 +114,11 @@ fn complain(why: &str) -> ExitCode {
 
 fn report_forever(probe: &dyn Probe, interval: Duration) -> ExitCode {
     loop {
-        let cards = match probe.cards() {
-            Ok(cards) => cards,
+        let gpus = match probe.gpus() {
+            Ok(gpus) => gpus,
             Err(error) => return complain(&error.to_string()),
         };
-        let report: String =
-            cards.iter().map(|card| format!("{}\n", report(probe, card))).collect();
+        let report: String = gpus.iter().map(|gpu| format!("{}\n", report(probe, gpu))).collect();
         let mut out = io::stdout().lock();
         if writeln!(out, "{report}{END}").and_then(|()| out.flush()).is_err() {
             // The exporter is gone.
@@ -130,13 +129,13 @@ fn report_forever(probe: &dyn Probe, interval: Duration) -> ExitCode {
     }
 }
 
-fn report(probe: &dyn Probe, card: &Card) -> CardReport {
-    let reading = probe.status(&card.uuid).ok().map(|status| CardReading {
+fn report(probe: &dyn Probe, gpu: &Gpu) -> GpuReport {
+    let reading = probe.status(&gpu.uuid).ok().map(|status| GpuReading {
         usage: status.utilisation.map(u64::from),
         used: status.used_mib,
-        total: card.memory_mib,
+        total: gpu.memory_mib,
         temperature: status.temperature.map(u64::from),
         power: status.power_milliwatt.map(u64::from),
     });
-    CardReport { index: card.index, uuid: card.uuid.clone(), reading }
+    GpuReport { index: gpu.index, uuid: gpu.uuid.clone(), reading }
 }

@@ -158,12 +158,12 @@ pub static KINDS: &[&Kind] = &[
     &filesystem::MOUNT_INODES,
     &gpu::USAGE,
     &gpu::MEM_USAGE,
-    &gpu::CARD_USAGE,
-    &gpu::CARD_MEM_USAGE,
-    &gpu::CARD_MEM_BYTES,
-    &gpu::CARD_TEMPERATURE,
-    &gpu::CARD_POWER,
-    &gpu::CARD_HEALTHY,
+    &gpu::GPU_USAGE,
+    &gpu::GPU_MEM_USAGE,
+    &gpu::GPU_MEM_BYTES,
+    &gpu::GPU_TEMPERATURE,
+    &gpu::GPU_POWER,
+    &gpu::GPU_HEALTHY,
 ];
 
 /// All collectors but the cards', which needs the probe's reports.

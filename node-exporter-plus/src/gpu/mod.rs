@@ -1,8 +1,8 @@
-//! GPU cards, read by a process of its own: `gpu-probe` loads NVIDIA's library (NVML) and reports on its standard
+//! GPUs, read by a process of its own: `gpu-probe` loads NVIDIA's library (NVML) and reports on its standard
 //! output.
 //!
-//! NVML is a shared library of some tens of MiB in memory, and a call into it can block for ever when a card falls off
-//! the bus. In another process it costs nothing on nodes without cards, lets the exporter be linked statically, and
+//! NVML is a shared library of some tens of MiB in memory, and a call into it can block for ever when a GPU falls off
+//! the bus. In another process it costs nothing on nodes without GPUs, lets the exporter be linked statically, and
 //! cannot block it: the report of a probe that hangs becomes stale, and the probe is killed and started again.
 //!
 //! Invariant: one probe runs at a time. A probe that hangs in the kernel cannot be killed, and no second one is started
@@ -25,50 +25,50 @@ use tokio::time::timeout;
 
 use crate::series::{Clock, Interval, Moment};
 
-pub use report::{CardReading, CardReport, END};
+pub use report::{END, GpuReading, GpuReport};
 
 /// The exit code of a probe that found no library, as on most nodes: no error.
 pub const NO_LIBRARY: u8 = 3;
 /// The time before a probe that never reported is started again: a driver may have been installed meanwhile.
 const RETRY: Duration = Duration::from_secs(300);
-/// The time before a probe that did report is started again: the node has cards, whose values are missing now. It
+/// The time before a probe that did report is started again: the node has GPUs, whose values are missing now. It
 /// doubles with each further start, up to [`RETRY`], until a probe has run for that long.
 const RETRY_SOON: Duration = Duration::from_secs(10);
 /// Starts in a row without a report, after one has reported in this process, with which the process ends: ten minutes.
-/// A new container may have the cards where this one has lost them, as to `systemctl daemon-reload` under NVIDIA's
+/// A new container may have the GPUs where this one has lost them, as to `systemctl daemon-reload` under NVIDIA's
 /// older runtime.
 const GIVE_UP_AFTER: u32 = 6;
 /// The time for a report, in addition to the interval between two. Without persistence mode the driver initialises each
-/// card at the first call, which takes some seconds for each card.
+/// GPU at the first call, which takes some seconds for each GPU.
 const ANSWER: Duration = Duration::from_secs(120);
 /// The time in which a killed process ends, unless it hangs in the kernel.
 const KILLED: Duration = Duration::from_secs(5);
-/// The longest report that is read, in bytes: 64 cards have 6 KiB.
+/// The longest report that is read, in bytes: 64 GPUs have 6 KiB.
 const MAX_REPORT: u64 = 64 << 10;
 
 /// The newest whole report, shared between the probe's task and the collector.
 #[derive(Debug, Clone, Default)]
 pub struct LatestReport(Arc<Mutex<Option<Report>>>);
 
-/// The cards at one time.
+/// The GPUs at one time.
 #[derive(Debug)]
 struct Report {
     at: Moment,
-    cards: Vec<CardReport>,
+    gpus: Vec<GpuReport>,
 }
 
 impl LatestReport {
     /// Replaces the report by one of `at`.
-    pub fn set(&self, at: Moment, cards: Vec<CardReport>) {
-        *self.lock() = Some(Report { at, cards });
+    pub fn set(&self, at: Moment, gpus: Vec<GpuReport>) {
+        *self.lock() = Some(Report { at, gpus });
     }
 
-    /// The cards of the newest report; `None` without one, and when it is stale at `now`.
+    /// The GPUs of the newest report; `None` without one, and when it is stale at `now`.
     #[must_use]
-    pub fn get(&self, interval: Interval, now: Moment) -> Option<Vec<CardReport>> {
+    pub fn get(&self, interval: Interval, now: Moment) -> Option<Vec<GpuReport>> {
         let report = self.lock();
         let fresh = report.as_ref().filter(|report| !interval.is_stale(report.at, now));
-        fresh.map(|report| report.cards.clone())
+        fresh.map(|report| report.gpus.clone())
     }
 
     /// The time of the newest report.
@@ -209,7 +209,7 @@ async fn ended(child: &mut Child) -> io::Result<ExitStatus> {
     tracing::warn!(
         pid = child.id(),
         "gpu-probe was killed and does not end: a call into NVIDIA's driver hangs. No GPU signals until it ends; \
-         the kernel's log may say which card does not answer"
+         the kernel's log may say which GPU does not answer"
     );
     child.wait().await
 }
@@ -225,7 +225,7 @@ async fn listen(
         let hangs =
             |_| io::Error::new(io::ErrorKind::TimedOut, format!("no report within {limit:?}"));
         match timeout(limit, read_report(&mut output)).await.map_err(hangs)?? {
-            Some(cards) => latest.set(clock().boot, cards),
+            Some(gpus) => latest.set(clock().boot, gpus),
             None => return Ok(()),
         }
     }
@@ -234,13 +234,13 @@ async fn listen(
 /// The next whole report; `None` at the end of the output, and when a line is no report.
 async fn read_report(
     output: &mut (impl AsyncBufRead + Unpin),
-) -> io::Result<Option<Vec<CardReport>>> {
+) -> io::Result<Option<Vec<GpuReport>>> {
     let mut lines = output.take(MAX_REPORT).lines();
-    let mut cards = Vec::new();
+    let mut gpus = Vec::new();
     while let Some(line) = lines.next_line().await? {
-        match CardReport::parse(&line) {
-            Some(card) => cards.push(card),
-            None if line == END => return Ok(Some(cards)),
+        match GpuReport::parse(&line) {
+            Some(gpu) => gpus.push(gpu),
+            None if line == END => return Ok(Some(gpus)),
             None => return Ok(None),
         }
     }

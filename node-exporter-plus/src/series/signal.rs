@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A kind of signal: one of the whole node, or one for each device (disk, interface, card, mount point).
+/// A kind of signal: one of the whole node, or one for each device (disk, interface, GPU, mount point).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The beginning of its metrics' names, `cpu_usage` or `disk_device_usage`.
@@ -89,7 +89,7 @@ impl Signal {
         Self::of_named_device(kind, device, device)
     }
 
-    /// The signal of a device with a shorter name in signals' names than in labels: a card by its index, not its UUID.
+    /// The signal of a device with a shorter name in signals' names than in labels: a GPU by its index, not its UUID.
     #[must_use]
     pub fn of_named_device(kind: &'static Kind, device: &str, short: &str) -> Self {
         let word = word(short);
@@ -168,7 +168,7 @@ impl Signal {
         self.device.as_ref().map(|device| &*device.name)
     }
 
-    /// Whether both are of one kind and device. Their names may differ: a card's index can change.
+    /// Whether both are of one kind and device. Their names may differ: a GPU's index can change.
     pub(crate) fn has_device_of(&self, other: &Self) -> bool {
         std::ptr::eq(self.kind, other.kind) && self.device() == other.device()
     }

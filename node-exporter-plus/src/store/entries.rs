@@ -106,7 +106,7 @@ impl Entries {
         if full && !signal.is_of_node() {
             return None;
         }
-        // A card that is numbered anew has another name, other aggregates and one entry.
+        // A GPU that is numbered anew has another name, other aggregates and one entry.
         let renamed = self.entries.iter().position(|entry| entry.signal.has_device_of(signal));
         renamed.into_iter().for_each(|index| self.remove(index));
         let entry = make(self);

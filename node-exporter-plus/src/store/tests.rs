@@ -204,7 +204,7 @@ fn aggregates_can_be_asked_for_under_either_name() {
     assert!(served.contains(&format!("{apart}_avg_5m")), "{served:?}");
 }
 
-fn of_two_cards(values: [f64; 2]) -> [(String, f64); 4] {
+fn of_two_gpus(values: [f64; 2]) -> [(String, f64); 4] {
     let [one, other] = values;
     [
         ("gpu_0_usage_active".to_owned(), one),
@@ -215,12 +215,12 @@ fn of_two_cards(values: [f64; 2]) -> [(String, f64); 4] {
 }
 
 #[test]
-fn cards_that_swap_their_numbers_keep_their_own_samples() {
-    static CARD: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
+fn gpus_that_swap_their_numbers_keep_their_own_samples() {
+    static GPU: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
     let mut store = store("10s", "rules: [{signals: ['*'], values: [avg_5m]}]");
     let mut served = |seconds, numbers: [&str; 2]| -> Vec<(String, f64)> {
-        store.record(&Signal::of_named_device(&CARD, "GPU-a", numbers[0]), at(seconds), 10.0);
-        store.record(&Signal::of_named_device(&CARD, "GPU-b", numbers[1]), at(seconds), 90.0);
+        store.record(&Signal::of_named_device(&GPU, "GPU-a", numbers[0]), at(seconds), 10.0);
+        store.record(&Signal::of_named_device(&GPU, "GPU-b", numbers[1]), at(seconds), 90.0);
         store
             .readings(at(seconds))
             .map(|reading| {
@@ -228,18 +228,18 @@ fn cards_that_swap_their_numbers_keep_their_own_samples() {
             })
             .collect()
     };
-    assert_eq!(served(10, ["0", "1"]), of_two_cards([10.0, 90.0]));
-    assert_eq!(served(20, ["1", "0"]), of_two_cards([90.0, 10.0]));
+    assert_eq!(served(10, ["0", "1"]), of_two_gpus([10.0, 90.0]));
+    assert_eq!(served(20, ["1", "0"]), of_two_gpus([90.0, 10.0]));
 }
 
 #[test]
-fn a_card_that_gets_another_number_is_counted_once() {
-    static CARD: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
+fn a_gpu_that_gets_another_number_is_counted_once() {
+    static GPU: Kind = Kind { name: "gpu_card_usage", help: "", label: Some("card") };
     let mut store = store("10s", DAY_OF_ALL);
     round(&mut store, 0..75);
     let mut served = |number| {
         let now = at(10 * (store.round() + 1));
-        store.record(&Signal::of_named_device(&CARD, "GPU-a", number), now, 1.0);
+        store.record(&Signal::of_named_device(&GPU, "GPU-a", number), now, 1.0);
         let summed: usize = store.entries().iter().map(|entry| entry.bytes).sum();
         let with_windows = with_windows(&store);
         let bytes = store.entries.bytes;

@@ -13,7 +13,7 @@ use node_exporter_plus::gpu::contexts::Contexts;
 use crate::node::{Procfs, get};
 use crate::process::{Exporter, HANG};
 
-const CARDS: &str = r#"{"driver":"580.95.05","cards":[
+const GPUS: &str = r#"{"driver":"580.95.05","cards":[
     {"uuid":"GPU-a","memoryMiB":16384,"usedMiB":4096,"utilisation":30,"temperature":41,"powerMilliwatt":60500},
     {"uuid":"GPU-b","memoryMiB":16384,"utilisation":50},
     {"uuid":"GPU-c","healthy":false}]}"#;
@@ -25,12 +25,12 @@ fn library(procfs: &Procfs) -> PathBuf {
     assert!(built.exists(), "run `cargo build -p plimsoll-nvml-standin`: {}", built.display());
     let library = procfs.path().join("libnvidia-ml.so.1");
     fs::copy(built, &library).unwrap();
-    fs::write(procfs.path().join("nvml-script.json"), CARDS).unwrap();
+    fs::write(procfs.path().join("nvml-script.json"), GPUS).unwrap();
     library
 }
 
 #[tokio::test]
-async fn cards_have_values_and_health_and_the_node_has_their_mean() {
+async fn gpus_have_values_and_health_and_the_node_has_their_mean() {
     let life = async {
         let procfs = Procfs::new();
         let folder = procfs.host();

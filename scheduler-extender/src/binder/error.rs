@@ -14,7 +14,7 @@ pub(crate) const HELD_BY_DELETED: &str = "GPU memory of deleted pods of this nam
 /// Why a pod is not bound, or not known to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The view is not complete, so a card that looks free may be in use.
+    /// The view is not complete, so a GPU that looks free may be in use.
     #[error("still reading the cluster; GPU pods wait until every node and pod has been seen")]
     NotReady,
     /// Another pod took the units between Filter and Bind.
@@ -26,7 +26,7 @@ pub enum BindError {
     /// The watch showed it bound, but the API server shows it unbound.
     #[error("the pod was seen bound to node {0}, yet it is not; trying again will help")]
     Contradiction(NodeName),
-    /// Another replica assigns cards, or soon will.
+    /// Another replica assigns GPUs, or soon will.
     #[error("this replica of the extender does not lead any more; trying again will help")]
     NotLeading,
     /// Another scheduler or extender bound it to another node.
@@ -52,12 +52,12 @@ pub enum BindError {
     Refused(String),
     /// The binding was sent and may have been carried out.
     #[error(
-        "no clear answer to the binding ({0}); its card stays reserved until the API server shows what became of it"
+        "no clear answer to the binding ({0}); its GPU stays reserved until the API server shows what became of it"
     )]
     InDoubt(String),
     /// The call timed out; the binding continues.
     #[error(
-        "the API server has not answered within {0:?}; the binding goes on, its card stays reserved"
+        "the API server has not answered within {0:?}; the binding goes on, its GPU stays reserved"
     )]
     Slow(Duration),
     /// The task of the binding panicked.

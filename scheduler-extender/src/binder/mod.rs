@@ -1,10 +1,10 @@
-//! Binds a pod: reserves a card, sends one binding, and finds its outcome.
+//! Binds a pod: reserves a GPU, sends one binding, and finds its outcome.
 //!
 //! Invariants:
 //! - A binding continues after its caller has timed out.
 //! - One task at a time binds a pod to a node. Further calls for the same pod and node join it.
 //! - The answer is success only if the API server shows the pod on that node.
-//! - No binding is sent while another replica may assign cards ([`crate::replicas`]).
+//! - No binding is sent while another replica may assign GPUs ([`crate::replicas`]).
 //! - A reservation is released only when its binding certainly failed.
 //!
 //! [`machine`] decides; here its actions are carried out. Each step is one change of the view, under the lock of the
@@ -90,7 +90,7 @@ pub struct BinderParams {
     pub client: Client,
     /// Resource names and annotation keys.
     pub names: Arc<Names>,
-    /// The cards.
+    /// The GPUs.
     pub view: Arc<View>,
     /// Counts bindings.
     pub metrics: Metrics,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cluster::GpuRequestError;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::{Cost, Measure};
-use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeCards};
+use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeGpus};
 use placement::load::{NodeLoad, RecentPods, ResolvedPolicy};
 use placement::names::ZONE_LABEL;
 use placement::units::{NodeName, PodUid};
@@ -30,7 +30,7 @@ pub struct Decision {
     pub request: Option<GpuRequest>,
     /// The fault of a GPU request that cannot be read, or that no node can meet.
     pub fault: Option<GpuRequestError>,
-    /// How cards are chosen.
+    /// How GPUs are chosen.
     pub rule: ChoiceRule,
     /// The nodes in the order of the request.
     nodes: CandidateNodes,
@@ -65,9 +65,9 @@ impl Decision {
         Self { fault, ..self }
     }
 
-    /// The same decision without the GPU request, for callers that check cards separately.
+    /// The same decision without the GPU request, for callers that check GPUs separately.
     #[must_use]
-    pub fn without_cards(self) -> Self {
+    pub fn without_gpus(self) -> Self {
         Self { request: None, ..self }
     }
 
@@ -122,9 +122,9 @@ impl Decision {
         Cow::Owned(NodeLoad { recent: Arc::new(recent), ..load.clone() })
     }
 
-    /// The cards of the node at a position; `None` for a node without cards.
-    pub(super) fn cards(&self, position: usize) -> Option<&Arc<NodeCards>> {
-        self.snapshot.at(self.nodes.places()[position]?).cards.as_ref()
+    /// The GPUs of the node at a position; `None` for a node without GPUs.
+    pub(super) fn gpus(&self, position: usize) -> Option<&Arc<NodeGpus>> {
+        self.snapshot.at(self.nodes.places()[position]?).gpus.as_ref()
     }
 
     /// The zone of the node at a position, where its labels have one.
@@ -133,10 +133,10 @@ impl Decision {
         load.labels.get(ZONE_LABEL).map(|zone| &**zone)
     }
 
-    /// What the CPU that the pod takes costs the cards of the node at a position; 0 for a node without cards.
-    pub(super) fn cost_to_cards(&self, position: usize, measure: &Measure) -> Cost {
-        let cards = self.cards(position);
-        cards.map_or(Cost(0), |cards| cards.cost_of_cpu(self.pod.cpu, measure))
+    /// What the CPU that the pod takes costs the GPUs of the node at a position; 0 for a node without GPUs.
+    pub(super) fn cost_to_gpus(&self, position: usize, measure: &Measure) -> Cost {
+        let gpus = self.gpus(position);
+        gpus.map_or(Cost(0), |gpus| gpus.cost_of_cpu(self.pod.cpu, measure))
     }
 
     /// The order of the names of the nodes at two positions.
@@ -148,34 +148,34 @@ impl Decision {
         }
     }
 
-    /// Why the node at a position is rejected for its cards; `None` where it is not.
+    /// Why the node at a position is rejected for its GPUs; `None` where it is not.
     pub fn no_fit(&self, position: usize) -> Option<NoFit> {
         let request = self.request.as_ref()?;
         if self.is_backed_off(position) {
             return Some(NoFit::BackedOff);
         }
-        match self.cards(position) {
-            Some(cards) => cards.check(&self.pod.uid, request).err(),
-            None => Some(NoFit::NoCards),
+        match self.gpus(position) {
+            Some(gpus) => gpus.check(&self.pod.uid, request).err(),
+            None => Some(NoFit::NoGpus),
         }
     }
 
-    /// Whether cards of some node do for the pod once these pods are gone from it.
+    /// Whether GPUs of some node do for the pod once these pods are gone from it.
     pub fn fits_without(&self, leaving: &BTreeMap<NodeName, BTreeSet<PodUid>>) -> bool {
         let Some(request) = self.request.as_ref().filter(|_| !leaving.is_empty()) else {
             return false;
         };
         (0..self.len()).any(|position| {
             let Some(gone) = leaving.get(self.name(position)) else { return false };
-            let Some(cards) = self.cards(position) else { return false };
+            let Some(gpus) = self.gpus(position) else { return false };
             let fits =
-                cards.fit_without(|pod| gone.contains(pod), &self.pod.uid, request, &self.rule);
+                gpus.fit_without(|pod| gone.contains(pod), &self.pod.uid, request, &self.rule);
             fits.is_ok() && !self.is_backed_off(position)
         })
     }
 
-    /// Whether the cards of the node at a position do for the pod; for a pod without cards, each node's do.
-    pub fn has_cards_for_pod(&self, position: usize) -> bool {
+    /// Whether the GPUs of the node at a position do for the pod; for a pod without GPUs, each node's do.
+    pub fn has_gpus_for_pod(&self, position: usize) -> bool {
         self.fault.is_none() && self.no_fit(position).is_none()
     }
 

@@ -1,4 +1,4 @@
-//! Evaluates a decision under one policy: for each node the verdict, the score and the rating of its cards.
+//! Evaluates a decision under one policy: for each node the verdict, the score and the rating of its GPUs.
 //!
 //! Invariant: Filter, Prioritize, Preempt, explain and the shadow policy use it. What is [ready](Ready) for the verbs is
 //! how it computes, and changes no result.
@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 use std::iter::zip;
 
 use placement::gpu::fragmentation::Cost;
-use placement::gpu::{GpuRequest, NoFit, score_less_card_cost, scores};
+use placement::gpu::{GpuRequest, NoFit, score_less_gpu_cost, scores};
 use placement::load::{
     Evaluation, NodeLoad, PodKind, PodToPlace, PreparedNodes, ResolvedPolicy, Score, Verdict,
     pass_over_limits, typical_load,
@@ -201,7 +201,7 @@ impl<'d> Evaluator<'d> {
         if self.decision.request.is_some() { scale.of_gpu_pods() } else { scale }
     }
 
-    /// The score of each node: by its load and, for a pod with a GPU request, by its cards.
+    /// The score of each node: by its load and, for a pod with a GPU request, by its GPUs.
     pub fn scores(&self) -> Vec<Score> {
         let adds = self.decision.pod.adds();
         let typical = self.typical();
@@ -212,24 +212,24 @@ impl<'d> Evaluator<'d> {
             |rows, node| rows.score(self.policy, node, &adds, typical),
             |load| self.evaluation(load).score(),
         );
-        if let Some(by_cards) = self.card_scores() {
-            return zip(by_cards, by_load).map(|(cards, load)| cards.mean(load)).collect();
+        if let Some(by_gpus) = self.gpu_scores() {
+            return zip(by_gpus, by_load).map(|(gpus, load)| gpus.mean(load)).collect();
         }
-        let Some(costs) = self.costs_to_cards() else { return by_load };
-        zip(by_load, costs).map(|(score, cost)| score_less_card_cost(score, cost)).collect()
+        let Some(costs) = self.costs_to_gpus() else { return by_load };
+        zip(by_load, costs).map(|(score, cost)| score_less_gpu_cost(score, cost)).collect()
     }
 
-    /// The score of each node by its cards, 0 where none fit; `None` for a pod without a GPU request.
-    pub fn card_scores(&self) -> Option<Vec<Score>> {
+    /// The score of each node by its GPUs, 0 where none fit; `None` for a pod without a GPU request.
+    pub fn gpu_scores(&self) -> Option<Vec<Score>> {
         let rated = self.ratings(self.decision.request.as_ref()?);
         let ratings: Vec<_> = rated.into_iter().map(|rated| rated.and_then(Result::ok)).collect();
         Some(scores(&ratings, |one, other| self.decision.compare_names(one, other)))
     }
 
-    /// What the CPU that the pod takes costs the cards of each node, beyond the least of the nodes that accept the pod;
+    /// What the CPU that the pod takes costs the GPUs of each node, beyond the least of the nodes that accept the pod;
     /// all of it where every node is over a limit. `None` for a pod with a GPU request, or where fragmentation is not
     /// measured.
-    pub fn costs_to_cards(&self) -> Option<Vec<Cost>> {
+    pub fn costs_to_gpus(&self) -> Option<Vec<Cost>> {
         let decision = self.decision;
         if decision.request.is_some() {
             return None;
@@ -237,7 +237,7 @@ impl<'d> Evaluator<'d> {
         let measure = decision.rule.for_plain_pods()?;
         let mut costs = Vec::with_capacity(decision.len());
         for position in 0..decision.len() {
-            costs.push(decision.cost_to_cards(position, measure));
+            costs.push(decision.cost_to_gpus(position, measure));
         }
         // Mostly no node has a cost. What is not asked about then takes no time.
         if costs.iter().all(|cost| *cost == Cost(0)) {
@@ -255,7 +255,7 @@ impl<'d> Evaluator<'d> {
         Some(costs.into_iter().map(|cost| cost.beyond(least)).collect())
     }
 
-    /// The rating of each node by its cards, or why none fit; `None` for a node without cards.
+    /// The rating of each node by its GPUs, or why none fit; `None` for a node without GPUs.
     fn ratings(&self, request: &GpuRequest) -> Vec<Option<Rated>> {
         let Decision { pod, rule, .. } = self.decision;
         if let Some(Ready { prepared, ratings }) = self.ready {
@@ -264,8 +264,8 @@ impl<'d> Evaluator<'d> {
         }
         let mut ratings = Vec::with_capacity(self.decision.len());
         for position in 0..self.decision.len() {
-            let cards = self.decision.cards(position);
-            ratings.push(cards.map(|cards| cards.rate(&pod.uid, request, rule)));
+            let gpus = self.decision.gpus(position);
+            ratings.push(gpus.map(|gpus| gpus.rate(&pod.uid, request, rule)));
         }
         ratings
     }
@@ -284,7 +284,7 @@ impl<'d> Evaluator<'d> {
             no_fits.push(if decision.is_backed_off(position) {
                 Some(NoFit::BackedOff)
             } else {
-                rating.map_or(Some(NoFit::NoCards), Result::err)
+                rating.map_or(Some(NoFit::NoGpus), Result::err)
             });
         }
         no_fits

@@ -5,7 +5,7 @@ use cluster::wire_closed;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, Basis, CardFit, Charge, Choice, Fit, FreeCard, NodeCards, Rating, score_less_card_cost,
+    Account, Basis, Charge, Choice, Fit, FreeGpu, GpuFit, NodeGpus, Rating, score_less_gpu_cost,
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeCost, ReadingStatus, ResolvedMetric,
@@ -28,15 +28,15 @@ pub fn explain(
     let evaluator = &Evaluator::new(decision);
     let this = Explainer { decision, evaluator, cached: basis == out::DecisionBasis::Decision };
     let verdicts = evaluator.verdicts();
-    let scores = evaluator.card_scores();
-    let costs = evaluator.costs_to_cards();
+    let scores = evaluator.gpu_scores();
+    let costs = evaluator.costs_to_gpus();
     let nodes = shown.into_iter().map(|at| {
-        let by_cards = match &scores {
-            Some(scores) => ByCards::Score(scores[at]),
-            None => ByCards::Cost(costs.as_ref().map_or(Cost(0), |costs| costs[at])),
+        let by_gpus = match &scores {
+            Some(scores) => ByGpus::Score(scores[at]),
+            None => ByGpus::Cost(costs.as_ref().map_or(Cost(0), |costs| costs[at])),
         };
         let passes_over_limit = verdicts.over_limits.contains(&at);
-        this.node(at, ByLoad { verdict: verdicts.each[at], passes_over_limit }, by_cards)
+        this.node(at, ByLoad { verdict: verdicts.each[at], passes_over_limit }, by_gpus)
     });
     let pod = &decision.pod;
     out::Explanation {
@@ -62,21 +62,21 @@ struct ByLoad<'a> {
     passes_over_limit: bool,
 }
 
-/// What a node's cards contribute to its score.
+/// What a node's GPUs contribute to its score.
 #[derive(Clone, Copy)]
-enum ByCards {
-    /// For a pod that requests cards: the score by cards.
+enum ByGpus {
+    /// For a pod that requests GPUs: the score by GPUs.
     Score(Score),
-    /// For another pod: what its CPU costs the cards, beyond the cheapest node; 0 if fragmentation does not count.
+    /// For another pod: what its CPU costs the GPUs, beyond the cheapest node; 0 if fragmentation does not count.
     Cost(Cost),
 }
 
-impl ByCards {
+impl ByGpus {
     /// The node's score, from this and the score by load.
     fn with(self, by_load: Score) -> Score {
         match self {
             Self::Score(score) => score.mean(by_load),
-            Self::Cost(cost) => score_less_card_cost(by_load, cost),
+            Self::Cost(cost) => score_less_gpu_cost(by_load, cost),
         }
     }
 
@@ -87,7 +87,7 @@ impl ByCards {
         }
     }
 
-    /// The cost in millionths of a card; `None` if it is 0.
+    /// The cost in millionths of a GPU; `None` if it is 0.
     fn cost(self) -> Option<i64> {
         match self {
             Self::Cost(cost) if cost.0 != 0 => Some(cost.0),
@@ -108,15 +108,15 @@ impl Explainer<'_> {
         &self,
         position: usize,
         ByLoad { verdict, passes_over_limit }: ByLoad<'_>,
-        by_cards: ByCards,
+        by_gpus: ByGpus,
     ) -> out::Node {
         let Decision { request, fault, pod, rule, .. } = self.decision;
         let load = self.decision.load(position);
         let evaluation = load.as_deref().map(|node| self.evaluator.evaluation(node));
         let decision = evaluation.map(|evaluation| evaluation.decide());
-        let none = NodeCards::default();
-        let cards = self.decision.cards(position).map_or(&none, |cards| cards);
-        let fit = request.as_ref().map(|request| cards.explain(&pod.uid, request, rule));
+        let none = NodeGpus::default();
+        let gpus = self.decision.gpus(position).map_or(&none, |gpus| gpus);
+        let fit = request.as_ref().map(|request| gpus.explain(&pod.uid, request, rule));
         let mut reasons: Vec<String> = Vec::new();
         match &decision {
             Some(decision) => reasons.extend(decision.reasons().map(str::to_owned)),
@@ -126,7 +126,7 @@ impl Explainer<'_> {
         let no_fit = self.decision.no_fit(position);
         reasons.extend(no_fit.as_ref().map(|why| why.reason().to_owned()));
         let load_score = decision.as_ref().map_or(Score::ZERO, |decision| decision.score);
-        let score = by_cards.with(load_score);
+        let score = by_gpus.with(load_score);
         out::Node {
             name: self.decision.name(position).to_string(),
             known: decision.is_some(),
@@ -138,8 +138,8 @@ impl Explainer<'_> {
             load: evaluation
                 .zip(decision)
                 .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
-            cost_to_cards: by_cards.cost(),
-            cards: fit.as_ref().map(|fit| explain_cards(cards, fit, by_cards.score())),
+            cost_to_gpus: by_gpus.cost(),
+            gpus: fit.as_ref().map(|fit| explain_gpus(gpus, fit, by_gpus.score())),
         }
     }
 
@@ -232,55 +232,55 @@ fn node_cost(cost: &NodeCost) -> out::NodeCost {
     out::NodeCost { name: name.to_owned(), value, points, text: text.to_owned() }
 }
 
-fn explain_cards(cards: &NodeCards, fit: &Fit, score: Score) -> out::Cards {
-    let mut explained = Vec::with_capacity(fit.cards.len());
-    for (account, (card, fit)) in cards.accounts().iter().zip(&fit.cards) {
-        explained.push(explain_card(account, card, fit));
+fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::Gpus {
+    let mut explained = Vec::with_capacity(fit.gpus.len());
+    for (account, (gpu, fit)) in gpus.accounts().iter().zip(&fit.gpus) {
+        explained.push(explain_gpu(account, gpu, fit));
     }
-    out::Cards {
+    out::Gpus {
         asked: fit.largest_share.units.0,
         asked_cores: fit.largest_share.cores.0,
         exclusive: fit.largest_share.exclusive,
         count: u32::try_from(fit.count).unwrap_or(u32::MAX),
         chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
-        cards: explained,
+        gpus: explained,
         score: score.get(),
         cost: match fit.rating {
             Some(Rating::Cost(cost)) => Some(cost.0),
             Some(Rating::Score(_)) | None => None,
         },
-        free_cpu: cards.cpu().map(|thousandths| thousandths as f64 / 1_000.0),
+        free_cpu: gpus.cpu().map(|thousandths| thousandths as f64 / 1_000.0),
     }
 }
 
-fn explain_card(account: &Account, card: &FreeCard, fit: &CardFit) -> out::Card {
-    out::Card {
-        index: card.index,
-        uuid: card.uuid.to_string(),
-        units: card.units.0,
-        free: card.free.0,
-        model: card.model.to_string(),
-        free_cores: card.free_cores.0,
+fn explain_gpu(account: &Account, gpu: &FreeGpu, fit: &GpuFit) -> out::Gpu {
+    out::Gpu {
+        index: gpu.index,
+        uuid: gpu.uuid.to_string(),
+        units: gpu.units.0,
+        free: gpu.free.0,
+        model: gpu.model.to_string(),
+        free_cores: gpu.free_cores.0,
         outcome: match fit {
-            CardFit::Fits { .. } => out::CardOutcome::Fits,
-            CardFit::TooLittleFree { .. } => out::CardOutcome::TooLittleFree,
-            CardFit::Unhealthy => out::CardOutcome::Unhealthy,
-            CardFit::Closed(_) => out::CardOutcome::Closed,
-            CardFit::WeakIsolation => out::CardOutcome::WeakIsolation,
-            CardFit::NotAccepted => out::CardOutcome::NotAccepted,
-            CardFit::TooFewCores { .. } => out::CardOutcome::TooFewCores,
-            CardFit::InUse => out::CardOutcome::InUse,
-            CardFit::BeyondUnits(_) => out::CardOutcome::BeyondUnits,
-            CardFit::OtherSharing => out::CardOutcome::OtherSharing,
-            CardFit::TooManyClients { .. } => out::CardOutcome::TooManyClients,
+            GpuFit::Fits { .. } => out::GpuOutcome::Fits,
+            GpuFit::TooLittleFree { .. } => out::GpuOutcome::TooLittleFree,
+            GpuFit::Unhealthy => out::GpuOutcome::Unhealthy,
+            GpuFit::Closed(_) => out::GpuOutcome::Closed,
+            GpuFit::WeakIsolation => out::GpuOutcome::WeakIsolation,
+            GpuFit::NotAccepted => out::GpuOutcome::NotAccepted,
+            GpuFit::TooFewCores { .. } => out::GpuOutcome::TooFewCores,
+            GpuFit::InUse => out::GpuOutcome::InUse,
+            GpuFit::BeyondUnits(_) => out::GpuOutcome::BeyondUnits,
+            GpuFit::OtherSharing => out::GpuOutcome::OtherSharing,
+            GpuFit::TooManyClients { .. } => out::GpuOutcome::TooManyClients,
         },
-        closed: card.closed.map(wire_closed),
+        closed: gpu.closed.map(wire_closed),
         charges: account.charges.iter().map(explain_charge).collect(),
     }
 }
 
 fn indexes(choice: &Choice) -> Vec<u32> {
-    choice.cards.iter().map(|card| card.index).collect()
+    choice.gpus.iter().map(|gpu| gpu.index).collect()
 }
 
 fn explain_charge(charge: &Charge) -> out::Charge {
@@ -288,7 +288,7 @@ fn explain_charge(charge: &Charge) -> out::Charge {
     out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
 }
 
-/// The word for why a pod counts on a card.
+/// The word for why a pod counts on a GPU.
 pub(crate) fn wire_basis(basis: Basis) -> out::Basis {
     match basis {
         Basis::Recorded => out::Basis::Recorded,

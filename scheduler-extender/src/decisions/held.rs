@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use placement::gpu::{Account, NodeCards};
+use placement::gpu::{Account, NodeGpus};
 use placement::load::NodeLoad;
 use placement::units::PodUid;
 
@@ -24,8 +24,8 @@ const RECENT_POD: usize = 64;
 /// Bytes of one pod that declares something of network or disk.
 const DECLARED_POD: usize = 64;
 
-/// Bytes of a node's cards: of a card, and of a charge on it.
-const CARD: usize = 200;
+/// Bytes of a node's GPUs: of a GPU, and of a charge on it.
+const GPU: usize = 200;
 const CHARGE: usize = 64;
 
 /// Bytes of a snapshot beside its lists: itself, and what it has of back-offs.
@@ -78,9 +78,9 @@ impl HeldBytes {
 
     fn visit_state(&mut self, state: &Arc<NodeState>, visit: Visit) {
         if visit(self, address(state), state_bytes(state))
-            && let Some(cards) = &state.cards
+            && let Some(gpus) = &state.gpus
         {
-            visit(self, address(cards), card_bytes(cards));
+            visit(self, address(gpus), gpu_bytes(gpus));
         }
     }
 
@@ -122,10 +122,10 @@ fn state_bytes(state: &NodeState) -> usize {
     STATE + state.load.as_ref().map_or(0, of_load)
 }
 
-fn card_bytes(cards: &NodeCards) -> usize {
-    size_of::<NodeCards>() + cards.accounts().iter().map(account_bytes).sum::<usize>()
+fn gpu_bytes(gpus: &NodeGpus) -> usize {
+    size_of::<NodeGpus>() + gpus.accounts().iter().map(account_bytes).sum::<usize>()
 }
 
 fn account_bytes(account: &Account) -> usize {
-    CARD + account.charges.len() * CHARGE
+    GPU + account.charges.len() * CHARGE
 }

@@ -17,7 +17,7 @@ use crate::view::{NodeNames, Place, Snapshot};
 /// Bytes of the entry of an unknown node, without the text of its name.
 pub(super) const UNKNOWN_NAME: usize = size_of::<NodeName>();
 
-/// Bytes of a container that requests cards.
+/// Bytes of a container that requests GPUs.
 const CONTAINER: usize = 128;
 
 /// A decision without the order of its nodes.

@@ -208,7 +208,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use cluster::Pod;
-    use placement::gpu::Card;
+    use placement::gpu::Gpu;
     use serde_json::json;
 
     use super::super::kept::UNKNOWN_NAME;
@@ -372,17 +372,17 @@ mod tests {
         let (log, view) = (DecisionLog::default(), fixtures::view());
         let nodes: Vec<String> = (0..200).map(|number| format!("n{number}")).collect();
         for node in &nodes {
-            fixtures::join(&view, node, vec![fixtures::card()]);
+            fixtures::join(&view, node, vec![fixtures::gpu()]);
         }
         let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let mut last: HashMap<String, Arc<Decision>> = HashMap::new();
         for step in 0..600_usize {
             // One node changes, and each tenth time another leaves and joins again.
-            let card = Card { healthy: step % 2 == 0, ..fixtures::card() };
-            fixtures::join(&view, &nodes[step * 37 % 200], vec![card]);
+            let gpu = Gpu { healthy: step % 2 == 0, ..fixtures::gpu() };
+            fixtures::join(&view, &nodes[step * 37 % 200], vec![gpu]);
             if step % 10 == 0 {
                 fixtures::leave(&view, &nodes[step % 200]);
-                fixtures::join(&view, &nodes[step % 200], vec![fixtures::card()]);
+                fixtures::join(&view, &nodes[step % 200], vec![fixtures::gpu()]);
             }
             let uid = format!("u{}", step * 7 % 20);
             let decision = decision_by(&view.read(), &uid, step as i64, &names[..step % 50]);
@@ -404,8 +404,8 @@ mod tests {
     fn the_newest_record_stays_in_a_cluster_that_takes_more_than_the_bound_by_itself() {
         let (log, view) = (DecisionLog::default(), fixtures::view());
         for step in 0..3_u8 {
-            let card = Card { healthy: step % 2 == 0, ..fixtures::card() };
-            fixtures::list(&view, &["a".to_owned(), "b".to_owned()], &card);
+            let gpu = Gpu { healthy: step % 2 == 0, ..fixtures::gpu() };
+            fixtures::list(&view, &["a".to_owned(), "b".to_owned()], &gpu);
             log.record(&decision_by(&view.read(), &uid(step.into()), step.into(), &["a"]));
         }
         let (mut records, mut removed) = (log.records(), Vec::new());
@@ -420,8 +420,8 @@ mod tests {
         let (log, view) = (DecisionLog::default(), fixtures::view());
         let nodes: Vec<String> = (0..640).map(|number| format!("n{number}")).collect();
         for step in 0..300_i64 {
-            let card = Card { healthy: step % 2 == 0, ..fixtures::card() };
-            fixtures::list(&view, &nodes, &card);
+            let gpu = Gpu { healthy: step % 2 == 0, ..fixtures::gpu() };
+            fixtures::list(&view, &nodes, &gpu);
             log.record(&decision_by(&view.read(), &uid(step), step, &[]));
             assert!(log.size().bytes <= MAX_BYTES);
         }

@@ -1,8 +1,8 @@
 //! A cache of the nodes' ratings for recent GPU requests: pods of one workload have equal requests, and few nodes change
 //! between two of them. What it buys: bench/RESULTS.md.
 //!
-//! Invariant: a kept rating is used only for the same value of a node's cards, by its version, and not for a pod for
-//! which cards of the node are set aside. So it is what [`NodeCards::rate`](placement::gpu::NodeCards::rate) returns.
+//! Invariant: a kept rating is used only for the same value of a node's GPUs, by its version, and not for a pod for
+//! which GPUs of the node are set aside. So it is what [`NodeGpus::rate`](placement::gpu::NodeCards::rate) returns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,12 +21,12 @@ pub(super) type Rated = Result<Rating, NoFit>;
 #[derive(Debug, Default)]
 pub struct RatingCache(Mutex<Vec<RatedRequest>>);
 
-/// A GPU request, the rule by which cards are chosen for it, and the nodes' ratings.
+/// A GPU request, the rule by which GPUs are chosen for it, and the nodes' ratings.
 #[derive(Debug)]
 struct RatedRequest {
     request: GpuRequest,
     rule: ChoiceRule,
-    /// By place: a rating, and the version of the cards that it is of; 0 for no rating.
+    /// By place: a rating, and the version of the GPUs that it is of; 0 for no rating.
     nodes: Vec<(u64, Rated)>,
 }
 
@@ -42,7 +42,7 @@ impl RatedRequest {
             && self.request.is_rated_as(request, counts_cpu)
     }
 
-    /// The rating of the node at a place for a pod with this request; `None` for a node without cards. The nodes have
+    /// The rating of the node at a place for a pod with this request; `None` for a node without GPUs. The nodes have
     /// to be [renewed](Self::renew).
     fn rating(
         &self,
@@ -50,33 +50,33 @@ impl RatedRequest {
         place: Place,
         pod: &PodUid,
     ) -> Option<Rated> {
-        let (chunk, node) = (prepared.cards_in(place.index() / CHUNK), place.index() % CHUNK);
+        let (chunk, node) = (prepared.gpus_in(place.index() / CHUNK), place.index() % CHUNK);
         if chunk.versions[node] == 0 {
             return None;
         }
         if chunk.set_aside & (1 << node) != 0
-            && let Some(cards) = &snapshot.at(place).cards
-            && cards.pods_with_set_aside_cards().any(|other| other == pod)
+            && let Some(gpus) = &snapshot.at(place).gpus
+            && gpus.pods_with_set_aside_gpus().any(|other| other == pod)
         {
-            return Some(cards.rate(pod, &self.request, &self.rule));
+            return Some(gpus.rate(pod, &self.request, &self.rule));
         }
         Some(self.nodes[place.index()].1)
     }
 
-    /// Rates the nodes whose cards have changed.
+    /// Rates the nodes whose GPUs have changed.
     fn renew(&mut self, snapshot: &Snapshot, prepared: &Prepared) {
         // No pod has this UID.
         let no_pod = PodUid::from("");
-        self.nodes.resize(snapshot.chunks().len() * CHUNK, (0, Err(NoFit::NoCards)));
+        self.nodes.resize(snapshot.chunks().len() * CHUNK, (0, Err(NoFit::NoGpus)));
         for (number, chunk) in snapshot.chunks().iter().enumerate() {
             let nodes = &mut self.nodes[number * CHUNK..];
-            let versions = &prepared.cards_in(number).versions;
+            let versions = &prepared.gpus_in(number).versions;
             for (node, (kept, version)) in nodes.iter_mut().zip(versions).enumerate() {
                 if *version != 0
                     && kept.0 != *version
-                    && let Some(cards) = &chunk.nodes()[node].cards
+                    && let Some(gpus) = &chunk.nodes()[node].gpus
                 {
-                    *kept = (*version, cards.rate(&no_pod, &self.request, &self.rule));
+                    *kept = (*version, gpus.rate(&no_pod, &self.request, &self.rule));
                 }
             }
         }
@@ -89,8 +89,8 @@ impl RatingCache {
         self.lock().iter().any(|rated| rated.is(request, rule))
     }
 
-    /// The results of [`NodeCards::rate`](placement::gpu::NodeCards::rate) for a pod with that request and the nodes at
-    /// these places; `None` for a node without cards or without a place.
+    /// The results of [`NodeGpus::rate`](placement::gpu::NodeCards::rate) for a pod with that request and the nodes at
+    /// these places; `None` for a node without GPUs or without a place.
     pub fn rate(
         &self,
         (snapshot, prepared): (&Snapshot, &Prepared),
@@ -99,7 +99,7 @@ impl RatingCache {
         places: &[Option<Place>],
     ) -> Vec<Option<Rated>> {
         if places.len() < snapshot.names().len() / 2 {
-            let rate = |place| Some(snapshot.at(place).cards.as_ref()?.rate(pod, request, rule));
+            let rate = |place| Some(snapshot.at(place).gpus.as_ref()?.rate(pod, request, rule));
             return places.iter().map(|place| place.and_then(rate)).collect();
         }
         let mut kept = self.lock();
@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::view::fixtures::{self, card};
+    use crate::view::fixtures::{self, gpu};
     use crate::view::{GpuPodId, View};
 
     /// More than one chunk.
@@ -172,7 +172,7 @@ mod tests {
             2 => view.change(|index| index.keep(&pod.uid, node, vec!["GPU-0".into()])),
             3 => view.change(|index| index.release_kept(&pod.uid)),
             4 => fixtures::join(view, node.as_str(), Vec::new()),
-            _ => fixtures::join(view, node.as_str(), vec![card()]),
+            _ => fixtures::join(view, node.as_str(), vec![gpu()]),
         }
     }
 
@@ -183,10 +183,10 @@ mod tests {
         ) {
             let names: Vec<_> = (0..NODES).map(|at| NodeName::from(format!("n{at}"))).collect();
             let (view, rules, cache) = (fixtures::view(), rules(), RatingCache::default());
-            // One node has no cards.
+            // One node has no GPUs.
             fixtures::join(&view, "n0", Vec::new());
             for name in &names[1..] {
-                fixtures::join(&view, name.as_str(), vec![card()]);
+                fixtures::join(&view, name.as_str(), vec![gpu()]);
             }
             for (node, pod, kind, rule, kind_of_act) in steps {
                 let (request, rule, uid) = (request(kind), &rules[rule], id(pod).uid);
@@ -198,9 +198,9 @@ mod tests {
                 let requested = if kind_of_act > 0 { &places[..] } else { &places[..10] };
                 let ratings = cache.rate((snapshot, prepared), &uid, (&request, rule), requested);
                 for (name, rating) in names.iter().rev().zip(ratings) {
-                    let cards = snapshot.cards(name.as_str());
-                    prop_assert_eq!(rating, cards.map(|cards| cards.rate(&uid, &request, rule)));
-                    let check = cards.map(|cards| cards.check(&uid, &request));
+                    let gpus = snapshot.gpus(name.as_str());
+                    prop_assert_eq!(rating, gpus.map(|gpus| gpus.rate(&uid, &request, rule)));
+                    let check = gpus.map(|gpus| gpus.check(&uid, &request));
                     prop_assert_eq!(rating.map(|rating| rating.map(|_| ())), check);
                 }
             }
@@ -219,8 +219,8 @@ mod tests {
         let measured = |units: u32| {
             let mut typical = TypicalPods::default();
             (0..50).for_each(|_| typical.observe(&PodShape::of(&request((units, 1_000)))));
-            let (model, card) = ("NVIDIA A10".to_owned(), Units(16));
-            let class = NodeClass { count: NODES, cpu: Some(4_000), model, cards: 1, units: card };
+            let (model, gpu) = ("NVIDIA A10".to_owned(), Units(16));
+            let class = NodeClass { count: NODES, cpu: Some(4_000), model, gpus: 1, units: gpu };
             let measure = Some(Arc::new(Measure::new(&typical, &HeldParts::default(), &[class])));
             ChoiceRule { strategy: gpu::Strategy::LeastFragmentation, measure }
         };
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn ratings_are_kept_for_the_requests_of_last_time() {
         let (view, rule, cache) = (fixtures::view(), ChoiceRule::default(), RatingCache::default());
-        fixtures::join(&view, "a", vec![card()]);
+        fixtures::join(&view, "a", vec![gpu()]);
         let current = view.current();
         let (snapshot, prepared) = (&*current.snapshot, &current.prepared);
         let place = [snapshot.names().place("a")];

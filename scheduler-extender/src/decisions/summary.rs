@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use api::decisions as out;
 use cluster::GpuRequestError;
-use placement::gpu::{Account, CardFit, FreeCard, GpuRequest, NoFit};
+use placement::gpu::{Account, FreeGpu, GpuFit, GpuRequest, NoFit};
 use placement::load::{Score, Verdict};
 
 use super::{Decision, Evaluator, Verdicts};
@@ -15,7 +15,7 @@ use super::{Decision, Evaluator, Verdicts};
 /// The best nodes in a summary.
 const BEST: usize = 3;
 
-/// A decision in short. `cards` are left empty: they are no part of it.
+/// A decision in short. `gpus` are left empty: they are no part of it.
 pub(super) fn summary(decision: &Decision) -> out::Decided {
     let evaluator = &Evaluator::new(decision);
     let verdicts = evaluator.verdicts();
@@ -46,7 +46,7 @@ pub(super) fn summary(decision: &Decision) -> out::Decided {
         time: decision.time,
         waited_seconds: pod.waited.as_secs(),
         node: pod.node().map(ToString::to_string),
-        cards: Vec::new(),
+        gpus: Vec::new(),
         asks: decision.request.as_ref().map(asks),
         fault: decision.fault.as_ref().map(ToString::to_string),
         nodes: number(decision.len()),
@@ -128,27 +128,27 @@ impl Ranking {
     }
 }
 
-/// What is nearest to accepting the pod: the node with the most room on its cards, of those that its load does not
+/// What is nearest to accepting the pod: the node with the most room on its GPUs, of those that its load does not
 /// reject; otherwise the node that is least over its limits.
 fn nearest(evaluator: &Evaluator<'_>, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
     let decision = evaluator.decision;
     if decision.fault.is_some() {
         return None;
     }
-    let by_cards = decision.request.as_ref().and_then(|request| {
+    let by_gpus = decision.request.as_ref().and_then(|request| {
         let is_accepted = |position: &usize| verdicts.each[*position] == Verdict::Accepted;
-        nearest_card(decision, (0..decision.len()).filter(is_accepted), request)
+        nearest_gpu(decision, (0..decision.len()).filter(is_accepted), request)
     });
-    by_cards.or_else(|| nearest_limit(evaluator, verdicts))
+    by_gpus.or_else(|| nearest_limit(evaluator, verdicts))
 }
 
-fn nearest_card(
+fn nearest_gpu(
     decision: &Decision,
     positions: impl Iterator<Item = usize>,
     request: &GpuRequest,
 ) -> Option<out::Nearest> {
     let (share, wanted) = (request.largest(), request.shares().len());
-    // By how many cards fit, then by the most free units of one.
+    // By how many GPUs fit, then by the most free units of one.
     let mut most: Option<(usize, (u32, u32), usize, out::Lack)> = None;
     for position in positions {
         let no_fit = decision.no_fit(position);
@@ -156,26 +156,26 @@ fn nearest_card(
             no_fit,
             Some(
                 NoFit::NoRoom
-                    | NoFit::TooFewCards
+                    | NoFit::TooFewGpus
                     | NoFit::TooLarge
                     | NoFit::InUse
                     | NoFit::NeededByUnplaced
             )
         );
-        let Some(cards) = decision.cards(position).filter(|_| lacks_room) else { continue };
+        let Some(gpus) = decision.gpus(position).filter(|_| lacks_room) else { continue };
         let mut fit = 0;
-        let mut freest: Option<&FreeCard> = None;
-        for Account { card, .. } in cards.accounts() {
-            match card.fit(share, request) {
-                CardFit::Fits { .. } => fit += 1,
-                CardFit::TooLittleFree { .. } | CardFit::InUse => {}
+        let mut freest: Option<&FreeGpu> = None;
+        for Account { gpu, .. } in gpus.accounts() {
+            match gpu.fit(share, request) {
+                GpuFit::Fits { .. } => fit += 1,
+                GpuFit::TooLittleFree { .. } | GpuFit::InUse => {}
                 _ => continue,
             }
-            if freest.is_none_or(|freest| card.free > freest.free) {
-                freest = Some(card);
+            if freest.is_none_or(|freest| gpu.free > freest.free) {
+                freest = Some(gpu);
             }
         }
-        let Some(card) = freest else { continue };
+        let Some(gpu) = freest else { continue };
         let lack = if no_fit == Some(NoFit::NeededByUnplaced) && fit >= wanted {
             out::Lack::Unplaced
         } else if share.exclusive {
@@ -183,23 +183,23 @@ fn nearest_card(
         } else {
             out::Lack::Units
         };
-        let this = (fit, (card.free.0, card.index), position, lack);
-        if most.is_none_or(|(best, (free, _), ..)| (fit, card.free.0) > (best, free)) {
+        let this = (fit, (gpu.free.0, gpu.index), position, lack);
+        if most.is_none_or(|(best, (free, _), ..)| (fit, gpu.free.0) > (best, free)) {
             most = Some(this);
         }
     }
     let (fit, (free, index), position, lack) = most?;
     let node = decision.name(position).to_string();
     Some(if wanted > 1 {
-        out::Nearest::Cards { node, fit: number(fit), lack }
+        out::Nearest::Gpus { node, fit: number(fit), lack }
     } else {
-        out::Nearest::Card { node, index, free, lack }
+        out::Nearest::Gpu { node, index, free, lack }
     })
 }
 
 fn nearest_limit(evaluator: &Evaluator<'_>, verdicts: &Verdicts<'_>) -> Option<out::Nearest> {
     let decision = evaluator.decision;
-    // A node whose cards do not fit would not take the pod either.
+    // A node whose GPUs do not fit would not take the pod either.
     let (_, position) = (0..decision.len())
         .filter(|position| {
             matches!(verdicts.each[*position], Verdict::Overloaded(_))

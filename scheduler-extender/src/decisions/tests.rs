@@ -9,7 +9,7 @@ use cluster::{Event, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
 use placement::demand::Rates;
 use placement::estimate::{Distribution, LearnedUse};
-use placement::gpu::{Card, Claim, GpuRequest};
+use placement::gpu::{Claim, Gpu, GpuRequest};
 use placement::load::{Score, Verdict};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -27,7 +27,7 @@ use crate::node_request::CandidateNodes;
 use crate::view::{ByWorkload, Current, GpuPodId, fixtures};
 
 const NODES: usize = 150;
-/// Pods hold cards of one whose node the watch has not shown.
+/// Pods hold GPUs of one whose node the watch has not shown.
 const UNSHOWN: usize = NODES + 5;
 
 const POLICIES: [&str; 3] = [
@@ -69,7 +69,7 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_795_165_200).unwrap()
 }
 
-/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a card.
+/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a GPU.
 fn node(number: usize) -> NodeFacts {
     let percent = number * 37 % if number < 64 { 60 } else { 100 } / 10 * 10;
     let load = Ratio::new(percent as f64 / 100.0).unwrap();
@@ -91,9 +91,9 @@ fn node(number: usize) -> NodeFacts {
         },
     }))
     .unwrap();
-    let card = Card { healthy: !number.is_multiple_of(9), ..fixtures::card() };
-    let cards = number.is_multiple_of(3).then(|| Ok(vec![card]));
-    NodeFacts { cards, ..node.facts(&Names::default(), &ReadingCodec::default()) }
+    let gpu = Gpu { healthy: !number.is_multiple_of(9), ..fixtures::gpu() };
+    let gpus = number.is_multiple_of(3).then(|| Ok(vec![gpu]));
+    NodeFacts { gpus, ..node.facts(&Names::default(), &ReadingCodec::default()) }
 }
 
 fn pod(namespace: &str, more: &Value) -> Pod {
@@ -143,7 +143,7 @@ fn current(policy: &str) -> Arc<Current> {
     view.change(|index| {
         let bind = |units: u32, name: &str, node: usize| {
             let request = GpuRequest::single("c", Units(units)).unwrap();
-            let claim = Claim::on_card(&request, &"GPU-0".into());
+            let claim = Claim::on_gpu(&request, &"GPU-0".into());
             let node = NodeName::from(format!("n{node}"));
             fixtures::gpu_pod(&gpu_id(name), units, Some((&node, claim)))
         };
@@ -151,7 +151,7 @@ fn current(policy: &str) -> Arc<Current> {
             let facts = bind(9, name, node);
             index.apply(&facts, facts.gpu.as_ref().unwrap().as_ref().unwrap());
         }
-        // Cards are set aside for the pod itself.
+        // GPUs are set aside for the pod itself.
         let waits = fixtures::gpu_pod(&gpu_id("p"), 9, None);
         index.apply(&waits, waits.gpu.as_ref().unwrap().as_ref().unwrap());
         index.keep(&"p".into(), &"n12".into(), vec!["GPU-0".into()]);
@@ -162,7 +162,7 @@ fn current(policy: &str) -> Arc<Current> {
             index.count_in_flight("ns", &pod, &node, now(), uses, Rates::NONE);
         }
     });
-    // What pods with cards ask for is known, so that pods without cost them CPU: on some nodes more than on others.
+    // What pods with GPUs ask for is known, so that pods without cost them CPU: on some nodes more than on others.
     view.change(|index| {
         for number in 0..20 {
             let name = format!("earlier-{number}");
@@ -173,7 +173,7 @@ fn current(policy: &str) -> Arc<Current> {
             index.confirm(
                 &facts.uid,
                 &"n0".into(),
-                &Claim::on_cards(&gpu.request, &["GPU-0".into()]),
+                &Claim::on_gpus(&gpu.request, &["GPU-0".into()]),
             );
             index.forget(&facts.uid);
         }
@@ -233,13 +233,13 @@ proptest! {
         prop_assert_eq!(prepared.typical(), plain.typical());
         let no_fits: Vec<_> = (0..decision.len()).map(|at| decision.no_fit(at)).collect();
         prop_assert_eq!(prepared.no_fits(), no_fits);
-        prop_assert_eq!(prepared.card_scores(), plain.card_scores());
+        prop_assert_eq!(prepared.gpu_scores(), plain.gpu_scores());
     }
 }
 
-/// What the pod costs the cards of a node.
+/// What the pod costs the GPUs of a node.
 fn cost(decision: &Decision, at: usize) -> i64 {
-    decision.cost_to_cards(at, decision.rule.for_plain_pods().unwrap()).0
+    decision.cost_to_gpus(at, decision.rule.for_plain_pods().unwrap()).0
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn the_cheapest_node_that_accepts_a_pod_costs_nothing() {
             && some.iter().any(|at| cost(&all, *at) > least)
     );
     let decision = among(&some.iter().map(|at| names[*at]).collect::<Vec<_>>());
-    let costs = Evaluator::new(&decision).costs_to_cards().unwrap();
+    let costs = Evaluator::new(&decision).costs_to_gpus().unwrap();
     for (at, beyond) in some.iter().zip(costs) {
         assert_eq!(beyond.0, (cost(&all, *at) - least).max(0), "{}", names[*at]);
     }
@@ -287,7 +287,7 @@ fn where_every_node_is_over_a_limit_all_of_a_cost_counts() {
     let prioritized = among(&names);
     let evaluator = prepared(&prioritized, 2);
     assert_eq!(evaluator.scores(), expected);
-    let costs = evaluator.costs_to_cards().unwrap();
+    let costs = evaluator.costs_to_gpus().unwrap();
     assert!((0..costs.len()).all(|at| costs[at].0 == cost(&prioritized, at)), "{costs:?}");
 }
 
@@ -297,11 +297,11 @@ proptest! {
     fn a_node_that_is_accepted_has_the_score_that_it_has_among_the_accepted_ones(
         order in Just((0..NODES).collect::<Vec<_>>()).prop_shuffle(),
         count in 1..NODES,
-        all_with_cards: bool,
+        all_with_gpus: bool,
         (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
     ) {
-        // A node without cards costs nothing, so that it is the cheapest wherever there is one.
-        let order: Vec<_> = order.into_iter().filter(|number| !all_with_cards || number.is_multiple_of(3)).collect();
+        // A node without GPUs costs nothing, so that it is the cheapest wherever there is one.
+        let order: Vec<_> = order.into_iter().filter(|number| !all_with_gpus || number.is_multiple_of(3)).collect();
         let count = count.min(order.len());
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let among = |numbers: &[usize]| {
@@ -406,5 +406,5 @@ fn the_pods_of_the_test_above_are_decided_by_all_that_may_differ() {
     let all = NODES + 10;
     assert!(accepted(&ordinary) < all && accepted(&confined) < accepted(&ordinary));
     assert_eq!((accepted(&exempt), accepted(&daemon)), (all, all));
-    assert!(current.snapshot.cards(&format!("n{UNSHOWN}")).is_some());
+    assert!(current.snapshot.gpus(&format!("n{UNSHOWN}")).is_some());
 }

@@ -33,7 +33,7 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 const LARGE: usize = 1;
 
 /// Concurrent answers about the whole cluster, of each of their four classes: explain, moves, other reports, and what
-/// another replica asks for. One takes 70 MiB for 5,000 nodes of 8 cards.
+/// another replica asks for. One takes 70 MiB for 5,000 nodes of 8 GPUs.
 const REPORTS: usize = 1;
 
 /// Concurrent answers that wait for the other replicas and are small.
@@ -148,7 +148,7 @@ pub(super) async fn admit(
     let class = RequestClass::of(&request);
     // Preempt for GPU pods reads pods and budgets of many nodes from the API server.
     let is_quick =
-        matches!(class, RequestClass::Small(_)) && request.uri().path() != preempt::PATH_BY_CARDS;
+        matches!(class, RequestClass::Small(_)) && request.uri().path() != preempt::PATH_BY_GPUS;
     let permit = admission.acquire(class).await;
     // The permit moves into the handler's task, which may outlive the connection.
     let answer = async move {

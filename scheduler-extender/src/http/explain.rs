@@ -176,7 +176,7 @@ fn at_decision(decision: &Decision, nodes: Option<&[Name<'_>]>) -> Answer {
 }
 
 /// Explains what would be decided now, among all known nodes and those of the request: the load of the others affects
-/// whether a node passes over its limit, and the rank of its cards. `text` is the pod's JSON.
+/// whether a node passes over its limit, and the rank of its GPUs. `text` is the pod's JSON.
 fn now(decider: &Decider, pod: &Pod, text: &[u8], nodes: Option<&[Name<'_>]>) -> Answer {
     let snapshot = decider.view.read();
     let asked = nodes.unwrap_or_default();
@@ -192,7 +192,7 @@ fn now(decider: &Decider, pod: &Pod, text: &[u8], nodes: Option<&[Name<'_>]>) ->
     let mut decision = decider.decision_for(pod, names, decider.now());
     let large = node_request::large_stored_pod(text, decider.names.gpu_resource());
     if large.is_some() && pod.node().is_none() {
-        decision = decision.without_cards().with_fault(large);
+        decision = decision.without_gpus().with_fault(large);
     }
     let shown = positions(&decision, nodes);
     Answer::new("ok", &decisions::explain(&decision, DecisionBasis::Now, shown))

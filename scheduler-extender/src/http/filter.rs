@@ -8,15 +8,15 @@ use super::Answer;
 use super::write::Rejections;
 use crate::Decider;
 use crate::binder::HELD_BY_DELETED;
-use crate::card_evictions::CardEvictions;
 use crate::decisions::{DecidedPod, Decision, Evaluator};
 use crate::extender::{Decided, PlacedRequest};
+use crate::gpu_evictions::GpuEvictions;
 use crate::node_request::NamesJson;
 use crate::view::{GpuPodId, HeldByDeleted, Index};
 use crate::wire::FilterResult;
 
 const BY_LOAD: &str = "load-aware/filter";
-const BY_CARDS: &str = "gpushare-scheduler/filter";
+const BY_GPUS: &str = "gpushare-scheduler/filter";
 
 const FREE_IN_SECONDS: &str = placement::reason!("GPU memory of a deleted pod is free in seconds");
 
@@ -51,10 +51,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         decider.metrics.count_passed_over_limits(cause);
         decider.over_limits.report(&decision.pod, cause);
     }
-    // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the cards' Filter rejects
+    // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the GPUs' Filter rejects
     // is not bound, and counts nowhere.
     let mut passing = (0..names.len())
-        .filter(|at| verdicts.each[*at] == Verdict::Accepted && decision.has_cards_for_pod(*at));
+        .filter(|at| verdicts.each[*at] == Verdict::Accepted && decision.has_gpus_for_pod(*at));
     if let (Some(only), None) = (passing.next(), passing.next()) {
         decider.count_in_flight(decision, only);
     }
@@ -89,10 +89,10 @@ fn nominated_alone<'d>(
     Some(evaluator.by_node_alone(&*decision.load(0)?).verdict())
 }
 
-/// Rejects nodes without a card for the pod. A pod that requests none passes on every node.
-pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
+/// Rejects nodes without a GPU for the pod. A pod that requests none passes on every node.
+pub(super) fn by_gpus(decider: &Decider, body: &[u8]) -> Answer {
     if let Some((fault, names)) = decider.read_beside_large_pod(body) {
-        return reject_all(decider, BY_CARDS, &names, "large pod", fault.reason());
+        return reject_all(decider, BY_GPUS, &names, "large pod", fault.reason());
     }
     let request = match decider.read_request(body) {
         Ok(request) => request,
@@ -104,11 +104,11 @@ pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
         ),
         Ok(Some(asked)) => {
             let held = decider.view.waits_for_deleted(&GpuPodId::of(&request.pod), &asked);
-            filter_by_cards(decider, request, held)
+            filter_by_gpus(decider, request, held)
         }
-        Ok(None) => answer(decider, BY_CARDS, &request.names, &Rejections::default()),
+        Ok(None) => answer(decider, BY_GPUS, &request.names, &Rejections::default()),
         Err(fault) => {
-            reject_all(decider, BY_CARDS, &request.names, "faulty request", fault.reason())
+            reject_all(decider, BY_GPUS, &request.names, "faulty request", fault.reason())
         }
     }
 }
@@ -127,9 +127,9 @@ fn reject_all(
     answer(decider, verb, names, &rejections)
 }
 
-/// Rejects the nodes whose cards do not fit the pod, and the others too while it is `held` by deleted pods of its
+/// Rejects the nodes whose GPUs do not fit the pod, and the others too while it is `held` by deleted pods of its
 /// namespace: pods of other namespaces are not concerned.
-fn filter_by_cards(
+fn filter_by_gpus(
     decider: &Decider,
     request: PlacedRequest<'_>,
     held: Option<HeldByDeleted>,
@@ -138,12 +138,12 @@ fn filter_by_cards(
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
-    // kube-scheduler has checked the node's total, so only the single cards do not suffice. Its preemption, which sees
+    // kube-scheduler has checked the node's total, so only the single GPUs do not suffice. Its preemption, which sees
     // totals only, would find no pod to evict and fail with "expected at least one victim".
     let refused = decided.evaluator().no_fits();
     // What frees units is an event for kube-scheduler too, which may ask before it was seen here; and what a timer
     // frees is none. An error makes kube-scheduler ask again by itself. But an error also ends its search for pods to
-    // evict: there is none where a less important pod has cards.
+    // evict: there is none where a less important pod has GPUs.
     let fits_somewhere = refused.iter().any(Option::is_none);
     let retries = match held {
         Some(HeldByDeleted::Recently) if fits_somewhere => Some(HELD_BY_DELETED),
@@ -161,7 +161,7 @@ fn filter_by_cards(
             None => {}
         }
     }
-    if let Some(evictions) = &decider.card_evictions {
+    if let Some(evictions) = &decider.gpu_evictions {
         match held {
             Some(_) => evictions.withdraw(&decision.pod),
             None => report(evictions, decision, priority, &refused),
@@ -170,8 +170,8 @@ fn filter_by_cards(
     if let Some(why) = retries {
         return Answer::new("retry", &FilterResult::failed(&why));
     }
-    log(BY_CARDS, decision, &rejections);
-    answer(decider, BY_CARDS, names, &rejections)
+    log(BY_GPUS, decision, &rejections);
+    answer(decider, BY_GPUS, names, &rejections)
 }
 
 /// Whether the pod fits once pods are gone that leave, and there is nothing to evict for it.
@@ -183,7 +183,7 @@ fn frees_soon(decider: &Decider, decision: &Decision, priority: Option<i32>) -> 
 /// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may
 /// not preempt others.
 fn report(
-    evictions: &CardEvictions,
+    evictions: &GpuEvictions,
     decision: &Decision,
     priority: Option<i32>,
     refused: &[Option<NoFit>],

@@ -1,11 +1,11 @@
-//! Inspect: cards and the pods on them, in the JSON of Aliyun's extender, which existing tools read.
+//! Inspect: GPUs and the pods on them, in the JSON of Aliyun's extender, which existing tools read.
 
 use std::sync::Arc;
 
 use api::inspect::{Device, Inspected, Node, Pod};
 use axum::Json;
 use axum::extract::{Path, State};
-use placement::gpu::{Account, NodeCards};
+use placement::gpu::{Account, NodeGpus};
 
 use crate::Extender;
 use crate::view::View;
@@ -18,8 +18,8 @@ pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected
     let view = &extender.decider.view;
     let snapshot = view.read();
     let mut nodes: Vec<Node> = snapshot
-        .nodes_with_cards()
-        .filter_map(|(name, cards)| node(view, name.as_str(), cards))
+        .nodes_with_gpus()
+        .filter_map(|(name, gpus)| node(view, name.as_str(), gpus))
         .collect();
     nodes.sort_by(|one, other| one.name.cmp(&other.name));
     Json(Inspected { nodes, error: String::new() })
@@ -31,20 +31,20 @@ pub(super) async fn one(
 ) -> Json<Inspected> {
     let view = &extender.decider.view;
     let snapshot = view.read();
-    let found = snapshot.cards(&name).and_then(|cards| node(view, &name, cards));
+    let found = snapshot.gpus(&name).and_then(|gpus| node(view, &name, gpus));
     let error =
-        if found.is_none() { format!("node {name} reports no GPU cards") } else { String::new() };
+        if found.is_none() { format!("node {name} reports no GPUs") } else { String::new() };
     Json(Inspected { nodes: found.into_iter().collect(), error })
 }
 
-fn node(view: &View, name: &str, cards: &NodeCards) -> Option<Node> {
-    let accounts = cards.accounts();
+fn node(view: &View, name: &str, gpus: &NodeGpus) -> Option<Node> {
+    let accounts = gpus.accounts();
     if accounts.is_empty() {
         return None;
     }
-    let total = accounts.iter().map(|account| u64::from(account.card.units.0)).sum();
+    let total = accounts.iter().map(|account| u64::from(account.gpu.units.0)).sum();
     let placed: u64 = accounts.iter().map(|account| u64::from(account.held().0)).sum();
-    let unplaced: u64 = cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
+    let unplaced: u64 = gpus.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
     Some(Node {
         name: name.to_owned(),
         total,
@@ -58,12 +58,12 @@ fn device(view: &View, account: &Account) -> Device {
     for pod in view.ask(|index| index.pods_on(account)) {
         pods.push(Pod { name: pod.name, namespace: pod.namespace, used: pod.units.0 });
     }
-    let card = &account.card;
+    let gpu = &account.gpu;
     Device {
-        id: card.index,
-        total: card.units.0,
+        id: gpu.index,
+        total: gpu.units.0,
         used: account.held().0,
         pods,
-        unhealthy: !card.healthy,
+        unhealthy: !gpu.healthy,
     }
 }

@@ -1,4 +1,4 @@
-//! Middleware for several replicas: forwards the verbs about cards to the leader, and closes connections at the
+//! Middleware for several replicas: forwards the verbs about GPUs to the leader, and closes connections at the
 //! shutdown.
 
 use std::sync::Arc;

@@ -46,12 +46,12 @@ pub const VERBS: [(&str, Verb); 5] = [
     ("load-aware/filter", filter::by_load),
     ("load-aware/prioritize", prioritize::by_load),
     ("load-aware/preempt", preempt::by_load),
-    ("gpushare-scheduler/filter", filter::by_cards),
-    ("gpushare-scheduler/prioritize", prioritize::by_cards),
+    ("gpushare-scheduler/filter", filter::by_gpus),
+    ("gpushare-scheduler/prioritize", prioritize::by_gpus),
 ];
 
-/// The prefix of the paths of the verbs about cards.
-const CARDS_PREFIX: &str = "gpushare-scheduler/";
+/// The prefix of the paths of the verbs about GPUs.
+const GPUS_PREFIX: &str = "gpushare-scheduler/";
 
 /// The server's limits. kube-scheduler opens hundreds of connections when it binds in a burst, and
 /// sends some 200 KiB for 5,000 names; a pod may add 1.5 MiB.
@@ -109,15 +109,15 @@ fn verb_routes(extender: &Arc<Extender>) -> Router<Arc<Extender>> {
             let decider = &extender.decider;
             timed(decider, path, async { verb(decider, &body) }).await
         });
-        if path.starts_with(CARDS_PREFIX) {
+        if path.starts_with(GPUS_PREFIX) {
             route = route.layer(forward_to_leader.clone());
         }
         routes = routes.route(&format!("/{path}"), route);
     }
-    let preempt = post(preempt::by_cards).layer(forward_to_leader.clone());
+    let preempt = post(preempt::by_gpus).layer(forward_to_leader.clone());
     let bind =
         post(bind::bind).layer(DefaultBodyLimit::max(bind::MAX_BODY)).layer(forward_to_leader);
-    routes.route(preempt::PATH_BY_CARDS, preempt).route("/gpushare-scheduler/bind", bind)
+    routes.route(preempt::PATH_BY_GPUS, preempt).route("/gpushare-scheduler/bind", bind)
 }
 
 /// The routes for operators and tools.

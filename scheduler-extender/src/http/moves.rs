@@ -1,4 +1,4 @@
-//! Which pods to move so that a shape finds cards on one node. It changes nothing. The JSON is that of [`api::moves`].
+//! Which pods to move so that a shape finds GPUs on one node. It changes nothing. The JSON is that of [`api::moves`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::moves::MoveSearch;
 
 pub(super) const PATH: &str = "/v1/moves";
 
-/// More cards than any node has.
-const MAX_CARDS: u32 = 64;
+/// More GPUs than any node has.
+const MAX_GPUS: u32 = 64;
 
 pub(super) async fn moves(State(extender): State<Arc<Extender>>, uri: Uri) -> Answer {
     timed(&extender.decider, PATH, answer(&extender, &uri)).await
@@ -67,33 +67,33 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
 
 /// What the request's query asks about.
 fn shape(uri: &Uri) -> Result<Shape, String> {
-    let mut shape = Shape { cards: 1, units: 0, priority: None };
+    let mut shape = Shape { gpus: 1, units: 0, priority: None };
     for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         let fault = |wanted| Err(format!("{name}: expected {wanted}"));
         match &*name {
             "cards" => match value.parse() {
-                Ok(cards @ 1..=MAX_CARDS) => shape.cards = cards,
-                _ => return fault("a number of cards from 1 to 64, as in cards=8"),
+                Ok(gpus @ 1..=MAX_GPUS) => shape.gpus = gpus,
+                _ => return fault("a number of GPUs from 1 to 64, as in cards=8"),
             },
             "units" => match value.parse() {
                 Ok(units @ 1..) => shape.units = units,
-                _ => return fault("units of each card, 1 or more, as in units=80"),
+                _ => return fault("units of each GPU, 1 or more, as in units=80"),
             },
             "priority" => match value.parse() {
                 Ok(priority) => shape.priority = Some(priority),
                 Err(_) => return fault("a pod's priority, as in priority=0"),
             },
-            _ => return Err(format!("{name}: there are cards, units and priority")),
+            _ => return Err(format!("{name}: there are GPUs, units and priority")),
         }
     }
     if shape.units == 0 {
-        return Err("units: missing; expected units of each card, as in units=80".to_owned());
+        return Err("units: missing; expected units of each GPU, as in units=80".to_owned());
     }
     Ok(shape)
 }
 
 fn request(asked: &Shape) -> Result<GpuRequest, String> {
-    let request = GpuRequest::of_shape(asked.cards, Units(asked.units), Cores::ZERO);
+    let request = GpuRequest::of_shape(asked.gpus, Units(asked.units), Cores::ZERO);
     request.ok_or_else(|| "units: too many".to_owned())
 }
 
@@ -104,12 +104,12 @@ fn wire(proposal: moves::Proposal) -> Proposal {
         workload: proposed.controller.map(|controller| controller.name).unwrap_or_default(),
         priority: proposed.priority,
         units: proposed.units,
-        from_cards: proposed.from,
+        from_gpus: proposed.from,
         to: proposed.to.to_string(),
-        to_cards: proposed.to_cards,
+        to_gpus: proposed.to_gpus,
     };
     let moves = proposal.moves.into_iter().map(wire_move).collect();
-    Proposal { node: proposal.node.to_string(), cards: proposal.choice.indices(), moves }
+    Proposal { node: proposal.node.to_string(), gpus: proposal.choice.indices(), moves }
 }
 
 #[cfg(test)]
@@ -121,9 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_is_cards_and_units_and_what_is_wrong_is_named() {
-        assert_eq!(asked("units=80"), Ok(Shape { cards: 1, units: 80, priority: None }));
-        let eight = Shape { cards: 8, units: 80, priority: Some(-5) };
+    fn a_shape_is_gpus_and_units_and_what_is_wrong_is_named() {
+        assert_eq!(asked("units=80"), Ok(Shape { gpus: 1, units: 80, priority: None }));
+        let eight = Shape { gpus: 8, units: 80, priority: Some(-5) };
         assert_eq!(asked("cards=8&units=80&priority=-5"), Ok(eight));
         for (query, field) in [
             ("", "units"),
@@ -138,7 +138,7 @@ mod tests {
             let error = asked(query).unwrap_err();
             assert!(error.starts_with(&format!("{field}: ")), "{query}: {error}");
         }
-        let most = Shape { cards: 64, units: u32::MAX, priority: None };
+        let most = Shape { gpus: 64, units: u32::MAX, priority: None };
         assert_eq!(request(&most), Err("units: too many".to_owned()));
     }
 }

@@ -29,7 +29,7 @@ const NODES: [&str; 4] = ["a", "b", "c", "d"];
 #[derive(Debug, Clone)]
 struct NeverRuns {
     units: u32,
-    cards: u32,
+    gpus: u32,
     cpu: &'static str,
     priority: i32,
     annotation: Option<(&'static str, &'static str)>,
@@ -49,9 +49,9 @@ fn never_runs() -> impl Strategy<Value = NeverRuns> {
     let nodes = prop::collection::vec(prop::sample::select(&NODES[..]), 0..3);
     let asks = (1..40_u32, 1..9_u32, prop::sample::select(vec!["1m", "40", "1000", "9E"]));
     (asks, any::<i32>(), annotation, nodes, 1..40_usize).prop_map(
-        |((units, cards, cpu), priority, annotation, nodes, times)| NeverRuns {
+        |((units, gpus, cpu), priority, annotation, nodes, times)| NeverRuns {
             units,
-            cards,
+            gpus,
             cpu,
             priority,
             annotation,
@@ -77,22 +77,22 @@ fn pod(namespace: &str, name: &str, units: u32, cpu: &str, priority: i32) -> Val
 }
 
 impl Cluster {
-    /// Nodes of eight cards and 96 cores, and pods that have run there.
+    /// Nodes of eight GPUs and 96 cores, and pods that have run there.
     fn new() -> Self {
         let now = Timestamp::from_second(1_795_165_200).unwrap();
         let view = fixtures::view_under(LoadPolicy::from_yaml(POLICY).unwrap());
         let nodes = NODES.iter().enumerate().map(|(number, name)| {
             let reading = format!("0.{},{now}", 2 + number);
-            let card = |index| {
+            let gpu = |index| {
                 json!({
                     "uuid": format!("GPU-{name}-{index}"), "index": index, "model": "A10",
                     "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
                 })
             };
-            let cards: Vec<Value> = (0..8).map(card).collect();
+            let gpus: Vec<Value> = (0..8).map(gpu).collect();
             let node = json!({
                 "metadata": { "name": name, "annotations": {
-                    "cpu_usage_avg_5m": reading, "plimsoll.dev/gpu-cards": json!(cards).to_string(),
+                    "cpu_usage_avg_5m": reading, "plimsoll.dev/gpu-cards": json!(gpus).to_string(),
                 } },
                 "status": { "allocatable": { "cpu": "96" }, "capacity": { "cpu": "96" } },
             });
@@ -126,8 +126,8 @@ impl Cluster {
         self.show(pod, WatchCause::Changed);
         let facts = serde_json::from_value::<Pod>(pod.clone()).unwrap().facts(&Names::default());
         let node = NODES[number % 3];
-        let card = format!("GPU-{node}-{}", number % 5);
-        let claim = Claim::on_cards(&facts.gpu.unwrap().unwrap().request, &[card.as_str().into()]);
+        let gpu = format!("GPU-{node}-{}", number % 5);
+        let claim = Claim::on_gpus(&facts.gpu.unwrap().unwrap().request, &[gpu.as_str().into()]);
         self.decider.view.change(|index| {
             index.confirm(&facts.uid, &node.into(), &claim);
             if number.is_multiple_of(2) {
@@ -171,10 +171,10 @@ impl Cluster {
     fn try_in_vain(&mut self, it: &NeverRuns, number: usize) {
         for time in 0..it.times {
             let name = format!("idle-{number}-{time}");
-            let mut pod = pod("idle", &name, it.units * it.cards, it.cpu, it.priority);
-            let mut annotations = json!({ "plimsoll.dev/gpu-card-count": it.cards.to_string() });
+            let mut pod = pod("idle", &name, it.units * it.gpus, it.cpu, it.priority);
+            let mut annotations = json!({ "plimsoll.dev/gpu-card-count": it.gpus.to_string() });
             if !it.nodes.is_empty() {
-                // No node has cards of this model.
+                // No node has GPUs of this model.
                 annotations["plimsoll.dev/gpu-model"] = "none".into();
             }
             if let Some((key, value)) = it.annotation {

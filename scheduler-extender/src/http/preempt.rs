@@ -1,9 +1,9 @@
 //! Preempt: which nodes remain candidates after kube-scheduler has chosen victims on them.
 //!
-//! kube-scheduler's dry run of preemption runs its own filters only: it sees no load, and of cards only a node's total.
+//! kube-scheduler's dry run of preemption runs its own filters only: it sees no load, and of GPUs only a node's total.
 //! Without this verb it evicts pods from a node that Filter then rejects, and goes on to the next (two victims for one
 //! pod were measured). A node that is left out of the answer is no candidate. The entry for load returns the victims
-//! unchanged; the entry for cards may choose others ([`crate::preemption`]).
+//! unchanged; the entry for GPUs may choose others ([`crate::preemption`]).
 //!
 //! The answer has no field for an error. kube-scheduler logs any other status than 200; then it continues without the
 //! extender if that is ignorable, and otherwise ends the preemption.
@@ -37,25 +37,25 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let pod = args.pod.clone();
     let victims: BTreeMap<_, _> = args.victims().collect();
     decider.end_in_flight(&pod);
-    // Evictions free cards, so the entry for GPU pods checks cards with the victims.
+    // Evictions free GPUs, so the entry for GPU pods checks GPUs with the victims.
     let decision =
-        decider.decision_for(&pod, victims.keys().map(Name::as_str), decider.now()).without_cards();
+        decider.decision_for(&pod, victims.keys().map(Name::as_str), decider.now()).without_gpus();
     let verdicts = Evaluator::new(&decision).verdicts();
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))
 }
 
-const BY_CARDS: &str = "gpushare-scheduler/preempt";
+const BY_GPUS: &str = "gpushare-scheduler/preempt";
 
-pub(super) const PATH_BY_CARDS: &str = "/gpushare-scheduler/preempt";
+pub(super) const PATH_BY_GPUS: &str = "/gpushare-scheduler/preempt";
 
-/// Chooses the fewest and least important pods whose eviction frees cards for the pod, and leaves out nodes where no
+/// Chooses the fewest and least important pods whose eviction frees GPUs for the pod, and leaves out nodes where no
 /// eviction does. A pod that requests no GPU memory keeps every candidate.
-pub(super) async fn by_cards(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
-    timed(&extender.decider, BY_CARDS, cards(&extender, &body)).await
+pub(super) async fn by_gpus(State(extender): State<Arc<Extender>>, body: Bytes) -> Answer {
+    timed(&extender.decider, BY_GPUS, gpus(&extender, &body)).await
 }
 
-async fn cards(extender: &Extender, body: &[u8]) -> Answer {
+async fn gpus(extender: &Extender, body: &[u8]) -> Answer {
     let decider = &extender.decider;
     let args = match wire::read_preemption(body) {
         Ok(args) => args,
@@ -70,13 +70,13 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
         Ok(Some(request)) => {
             request.with_beyond_units(decider.view.beyond_units_of(pod.namespace()))
         }
-        Ok(None) => return answer(BY_CARDS, &pod, victims, |_, _| true),
-        Err(_) => return answer(BY_CARDS, &pod, victims, |_, _| false),
+        Ok(None) => return answer(BY_GPUS, &pod, victims, |_, _| true),
+        Err(_) => return answer(BY_GPUS, &pod, victims, |_, _| false),
     };
     let id = GpuPodId::of(&pod);
     if decider.view.waits_for_deleted(&id, &request).is_some() {
         // Filter would reject it after the evictions.
-        return answer(BY_CARDS, &pod, victims, |_, _| false);
+        return answer(BY_GPUS, &pod, victims, |_, _| false);
     }
     let search = VictimSearch {
         view: &decider.view,
@@ -87,7 +87,7 @@ async fn cards(extender: &Extender, body: &[u8]) -> Answer {
     };
     let preemption = Preemption { search, now: decider.now() };
     let nodes = victims.len();
-    answer_with(BY_CARDS, &pod, nodes, preemption.answer(victims.into_iter()).await)
+    answer_with(BY_GPUS, &pod, nodes, preemption.answer(victims.into_iter()).await)
 }
 
 /// The candidates for which `keep` returns true. It is called in the order of their names.

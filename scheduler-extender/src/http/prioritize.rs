@@ -12,7 +12,7 @@ use super::write::priorities;
 use crate::decisions::{DecidedPod, Decision};
 use crate::{Decided, Decider};
 
-/// Scores nodes by load; for a GPU pod the score of the cards counts as much as the load.
+/// Scores nodes by load; for a GPU pod the score of the GPUs counts as much as the load.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let request = match decider.read_request(body) {
         Ok(request) => request,
@@ -49,16 +49,16 @@ fn likely_node(scores: &[i64], pod: &PodUid) -> Option<usize> {
     Some(top[turn % top.len()])
 }
 
-/// Scores nodes by how well their cards suit the pod.
-pub(super) fn by_cards(decider: &Decider, body: &[u8]) -> Answer {
+/// Scores nodes by how well their GPUs suit the pod.
+pub(super) fn by_gpus(decider: &Decider, body: &[u8]) -> Answer {
     let request = match decider.read_request(body) {
         Ok(request) => request,
         Err(error) => return Answer::failed(StatusCode::BAD_REQUEST, &error),
     };
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
-    let by_cards = decided.evaluator().card_scores();
-    let exact = by_cards.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
+    let by_gpus = decided.evaluator().gpu_scores();
+    let exact = by_gpus.unwrap_or_else(|| vec![Score::ZERO; decision.len()]);
     let scores: Vec<i64> = exact.into_iter().map(|score| score.on(Scale::TEN)).collect();
     Answer::of_json("ok", priorities(names, &scores))
 }

@@ -23,7 +23,7 @@ use super::Answer;
 use crate::Extender;
 use crate::decisions::{MAX_PODS, Which};
 use crate::field;
-use crate::report::{all_cards, in_words, node_detail};
+use crate::report::{all_gpus, in_words, node_detail};
 
 /// The beginning of all paths.
 pub(super) const PREFIX: &str = "/v1/";
@@ -51,7 +51,7 @@ pub(super) fn routes() -> Router<Arc<Extender>> {
     Router::new()
         .route("/v1/state", get(state))
         .route("/v1/nodes/{node}", get(node))
-        .route("/v1/cards", get(cards))
+        .route("/v1/cards", get(gpus))
         .route("/v1/capacity", post(capacity).layer(DefaultBodyLimit::max(MAX_QUESTION)))
         .route(DECISIONS_PATH, get(decisions))
         .route(PENDING_PATH, get(pending))
@@ -83,7 +83,7 @@ fn query_field(uri: &Uri, wanted: &str) -> Option<String> {
     fields.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
 }
 
-/// All nodes and cards, or those that have changed. 304 for a client that has this version.
+/// All nodes and GPUs, or those that have changed. 304 for a client that has this version.
 async fn state(State(extender): State<Arc<Extender>>, uri: Uri, headers: HeaderMap) -> Response {
     let start = Instant::now();
     let decider = &extender.decider;
@@ -115,15 +115,15 @@ async fn node(State(extender): State<Arc<Extender>>, Path(name): Path<String>) -
     extender.counted(start, answer)
 }
 
-/// The cards of all nodes, with their pods.
-async fn cards(State(extender): State<Arc<Extender>>) -> Response {
+/// The GPUs of all nodes, with their pods.
+async fn gpus(State(extender): State<Arc<Extender>>) -> Response {
     let start = Instant::now();
     let decider = &extender.decider;
-    let cards = all_cards(&decider.view, extender.replica(), decider.now());
-    extender.counted(start, Answer::new("ok", &cards))
+    let gpus = all_gpus(&decider.view, extender.replica(), decider.now());
+    extender.counted(start, Answer::new("ok", &gpus))
 }
 
-/// How many more pods fit on cards.
+/// How many more pods fit on GPUs.
 async fn capacity(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
     let start = Instant::now();
     let (view, now) = (&extender.decider.view, extender.decider.now());
@@ -190,10 +190,10 @@ async fn summarised(
     for decided in &mut decisions {
         let Decided { nearest, asks, .. } = &*decided;
         decided.fits_if = nearest.as_ref().map(|nearest| in_words(nearest, asks.as_ref()));
-        let cards = decided.node.as_ref().and_then(|node| snapshot.cards(node));
-        for account in cards.into_iter().flat_map(|cards| cards.accounts()) {
+        let gpus = decided.node.as_ref().and_then(|node| snapshot.gpus(node));
+        for account in gpus.into_iter().flat_map(|gpus| gpus.accounts()) {
             if account.charges.iter().any(|charge| *charge.pod.as_str() == *decided.pod.uid) {
-                decided.cards.push(account.card.index);
+                decided.gpus.push(account.gpu.index);
             }
         }
     }
@@ -207,8 +207,8 @@ fn newest_of_each(decisions: &mut Vec<Decided>) {
     decisions.sort_by_key(|decided| Reverse(decided.time));
     let mut seen = HashSet::new();
     decisions.retain(|decided| seen.insert(decided.pod.uid.clone()));
-    // What another replica says of cards is computed here anew.
-    decisions.iter_mut().for_each(|decided| decided.cards.clear());
+    // What another replica says of GPUs is computed here anew.
+    decisions.iter_mut().for_each(|decided| decided.gpus.clear());
 }
 
 /// The policy in force, with its warnings.

@@ -68,7 +68,7 @@ impl Annotator {
 /// A view of the nodes a and b, without readings.
 fn view() -> View {
     let view = fixtures::view_under(LoadPolicy::from_yaml(POLICY).unwrap());
-    fixtures::list(&view, &["a".to_owned(), "b".to_owned()], &fixtures::card());
+    fixtures::list(&view, &["a".to_owned(), "b".to_owned()], &fixtures::gpu());
     view
 }
 

@@ -1,8 +1,8 @@
-//! Forwards a request about cards to the leader, and returns the leader's answer.
+//! Forwards a request about GPUs to the leader, and returns the leader's answer.
 //!
 //! Invariants: a request is forwarded once at most; requests and answers are bounded in size, number and time. While no
 //! leader answers, requests wait for one for [`LEADER_WAIT`] in total, counted from the first of them, not each:
-//! kube-scheduler places one pod after the other, so pods that request no card would wait too.
+//! kube-scheduler places one pod after the other, so pods that request no GPU would wait too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) enum ForwardError {
     #[error("this replica does not lead: {0}")]
     NotTheLeader(&'static str),
     #[error(
-        "no replica of scheduler-extender gives out cards now ({0}); \
+        "no replica of scheduler-extender gives out GPUs now ({0}); \
          see `kubectl -n plimsoll get lease plimsoll-scheduler-extender`"
     )]
     NoLeader(String),

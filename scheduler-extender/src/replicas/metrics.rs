@@ -18,13 +18,13 @@ impl ReplicaMetrics {
         Self {
             leader: registry.gauge(
                 "plimsoll_extender_leader",
-                "1 on the replica that assigns cards, 0 on the others",
+                "1 on the replica that assigns GPUs, 0 on the others",
             ),
             lease: LeaseMetrics::register(registry),
             forwarded: registry.counters(
                 "plimsoll_extender_forwarded_requests_total",
                 ["outcome"],
-                "Requests about cards that came while this replica did not lead, by outcome",
+                "Requests about GPUs that came while this replica did not lead, by outcome",
             ),
         }
     }
@@ -34,7 +34,7 @@ impl ReplicaMetrics {
         self.forwarded.with([outcome]).inc();
     }
 
-    /// Counts that this replica has become the leader, which assigns cards.
+    /// Counts that this replica has become the leader, which assigns GPUs.
     pub(super) fn count_term(&self) {
         self.lease.terms.inc();
     }

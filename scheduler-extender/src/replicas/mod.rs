@@ -1,18 +1,18 @@
-//! Several replicas of the extender. One at a time, the leader, assigns cards.
+//! Several replicas of the extender. One at a time, the leader, assigns GPUs.
 //!
 //! # Which replica answers what
 //!
-//! All replicas have the same watches, all are ready, and each answers the verbs about load. The verbs about cards
+//! All replicas have the same watches, all are ready, and each answers the verbs about load. The verbs about GPUs
 //! (`/gpushare-scheduler/{filter,prioritize,preempt,bind}`) are answered by the leader: the ledger with its
 //! reservations is in the memory of one process. The other replicas forward such a request to the leader ([`forward`]),
 //! whose address is an annotation of the Lease, and return its answer. If they serve kube-scheduler over TLS, so do
 //! they each other, each with its own certificate ([`leader_client`]). A forwarded request is not forwarded again: a
 //! replica that receives one and does not lead returns an error, and the sender reads the Lease again.
 //!
-//! # Why no card is assigned twice
+//! # Why no GPU is assigned twice
 //!
 //! The danger is a binding of an earlier leader that the API server carries out after a new leader has begun to choose
-//! cards without it.
+//! GPUs without it.
 //!
 //! 1. A leader begins no binding after two thirds of the Lease's duration, counted from before it sent its last renewal
 //!    ([`cluster::Leadership`]). Other replicas wait for the whole duration, counted from when they saw that renewal.
@@ -24,8 +24,8 @@
 //! 3. At its shutdown, a leader first waits for its bindings under way, and then releases the Lease. If the outcome of
 //!    one is unknown, it does not release the Lease: the Lease expires, and 2 holds.
 //! 4. A replica that has taken the Lease lists pods and nodes again, in the API server's newest state, and assigns
-//!    cards once both lists are in its view. So its view has every binding that ended before it took the Lease. A pod
-//!    of which only the claim is known counts on every card of its node until the kubelet's records place it
+//!    GPUs once both lists are in its view. So its view has every binding that ended before it took the Lease. A pod
+//!    of which only the claim is known counts on every GPU of its node until the kubelet's records place it
 //!    ([`placement::gpu::NodeLedger`]).
 //! 5. A replica that loses the Lease and takes it again does the same, unless no other replica has held it in between,
 //!    which the term numbers show.
@@ -33,9 +33,9 @@
 //! The remaining cases: the process is stopped between the check and the send (SIGSTOP, a frozen machine); the one
 //! thread that sends is blocked there for longer than the Lease has left (the process ends after [`daemon::HUNG`]); or
 //! the network delays the POST. Such a binding may be carried out during the next leader's term and claim units that
-//! are taken by then. That leader sees it in its watch, charges both pods, and assigns no more of the card. No memory
-//! is assigned twice: the device plugin grants each id of a card to one container, and in Allocate rejects a pod whose
-//! claimed card has too few ids left. That pod fails with `UnexpectedAdmissionError`, and its controller creates
+//! are taken by then. That leader sees it in its watch, charges both pods, and assigns no more of the GPU. No memory
+//! is assigned twice: the device plugin grants each id of a GPU to one container, and in Allocate rejects a pod whose
+//! claimed GPU has too few ids left. That pod fails with `UnexpectedAdmissionError`, and its controller creates
 //! another.
 
 mod forward;
@@ -84,7 +84,7 @@ struct Leaderless {
 /// After this time without a request, a [`Leaderless`] period is out of date.
 const OUT_OF_DATE: Duration = Duration::from_secs(10);
 
-/// How a replica handles a request about cards.
+/// How a replica handles a request about GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// It answers the request.
@@ -116,7 +116,7 @@ impl Replicas {
         }
     }
 
-    /// Whether this replica assigns cards now.
+    /// Whether this replica assigns GPUs now.
     #[must_use]
     pub fn leads(&self) -> bool {
         let term = self.leadership.term();
@@ -149,7 +149,7 @@ impl Replicas {
         }
     }
 
-    /// How to handle a request about cards.
+    /// How to handle a request about GPUs.
     #[must_use]
     pub fn role(&self) -> Role {
         if self.leads() {

@@ -25,7 +25,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// The timeout of one replica's whole answer. Operators wait for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The largest answer: explain's for 5,000 nodes with 8 cards each takes some 30 MiB.
+/// The largest answer: explain's for 5,000 nodes with 8 GPUs each takes some 30 MiB.
 const MAX_ANSWER: usize = 64 << 20;
 
 /// The other replicas, found by their Service.

@@ -1,4 +1,4 @@
-//! What a replica does between taking the Lease and assigning cards.
+//! What a replica does between taking the Lease and assigning GPUs.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &ReplicaMe
                     replicas.prepared.send_replace(term);
                     metrics.count_term();
                     let term = number;
-                    tracing::info!(term, "this replica gives out cards: it has listed all nodes and pods again");
+                    tracing::info!(term, "this replica gives out GPUs: it has listed all nodes and pods again");
                 }
                 () = taken.until_term_is_not(term) => continue,
             }

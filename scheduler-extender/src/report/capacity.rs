@@ -1,4 +1,4 @@
-//! How many more pods of some sizes the cards of nodes take.
+//! How many more pods of some sizes the GPUs of nodes take.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -6,11 +6,11 @@ use api::capacity::{Capacity, Question, Room};
 use api::state::Replica;
 use jiff::Timestamp;
 use placement::gpu::{self, GpuRequest};
-use placement::units::{CardModel, Cores, Units};
+use placement::units::{Cores, GpuModel, Units};
 
 use crate::view::{Snapshot, View};
 
-/// Sizes of one request at most: powers of two up to any card's units.
+/// Sizes of one request at most: powers of two up to any GPU's units.
 const MAX_SIZES: usize = 32;
 
 /// What fits of each size.
@@ -25,7 +25,7 @@ pub fn capacity(
     now: Timestamp,
 ) -> Result<Vec<Capacity>, String> {
     let Question { sizes, count, cores, node_names } = asked;
-    // Pods with several cards are placed one by one: 5,000 nodes take some seconds.
+    // Pods with several GPUs are placed one by one: 5,000 nodes take some seconds.
     let most = if *count == 1 { MAX_SIZES } else { 1 };
     if sizes.len() > most || !(1..=64).contains(count) || *cores > Cores::ALL.0 {
         let bounds = "one for a count from 2 to 64, and cores from 0 to 100";
@@ -60,25 +60,25 @@ fn add_nodes(
     request: &GpuRequest,
     names: Option<&HashSet<&str>>,
 ) {
-    let mut rooms: BTreeMap<&CardModel, Room> = BTreeMap::new();
-    for (name, cards) in snapshot.nodes_with_cards() {
+    let mut rooms: BTreeMap<&GpuModel, Room> = BTreeMap::new();
+    for (name, gpus) in snapshot.nodes_with_gpus() {
         if names.is_some_and(|names| !names.contains(name.as_str())) {
             continue;
         }
-        answer.left_out += cards.accounts().len() as u64;
+        answer.left_out += gpus.accounts().len() as u64;
         let back_off = snapshot.back_offs.get(name);
         if back_off.is_some_and(|back_off| back_off.is_on(answer.time)) {
             continue;
         }
-        let total = cards.capacity(request, None);
-        answer.left_out -= total.cards;
+        let total = gpus.capacity(request, None);
+        answer.left_out -= total.gpus;
         add(&mut answer.total, total);
-        let models: BTreeSet<&CardModel> =
-            cards.accounts().iter().map(|account| &account.card.model).collect();
+        let models: BTreeSet<&GpuModel> =
+            gpus.accounts().iter().map(|account| &account.gpu.model).collect();
         for model in &models {
             let alone = models.len() == 1;
-            let fits = if alone { total } else { cards.capacity(request, Some(model)) };
-            if fits.cards > 0 {
+            let fits = if alone { total } else { gpus.capacity(request, Some(model)) };
+            if fits.gpus > 0 {
                 add(rooms.entry(model).or_default(), fits);
             }
         }
@@ -90,7 +90,7 @@ fn add_nodes(
 
 /// Adds what fits on another node.
 fn add(sum: &mut Room, node: gpu::Capacity) {
-    sum.cards += node.cards;
+    sum.gpus += node.gpus;
     sum.free_units += node.free;
     sum.pods += node.pods;
     sum.largest = sum.largest.max(node.largest.0);

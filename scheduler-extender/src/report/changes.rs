@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::state::{Cards, Metric, Nodes, Pool, Replica, State};
+use api::state::{Gpus, Metric, Nodes, Pool, Replica, State};
 use jiff::{SignedDuration, Timestamp};
 use placement::load::ResolvedPolicy;
 use placement::units::{MetricName, NodeName};
@@ -171,7 +171,7 @@ impl Computed {
             }
         }
         changed.sort_unstable_by_key(|(name, _)| *name);
-        let (mut nodes, mut cards) = (Nodes::default(), Cards::default());
+        let (mut nodes, mut gpus) = (Nodes::default(), Gpus::default());
         nodes.readings = vec![Vec::with_capacity(changed.len()); self.metrics.len()];
         nodes.in_flight = nodes.readings.iter().map(|_| Vec::new()).collect();
         let pools =
@@ -181,7 +181,7 @@ impl Computed {
             if !pools.is_empty() {
                 nodes.pool.push(row.pool);
             }
-            push_cards(&mut cards, row, &mut self.models);
+            push_gpus(&mut gpus, row, &mut self.models);
         }
         let mut removed = Vec::new();
         for (name, number) in &self.gone {
@@ -200,7 +200,7 @@ impl Computed {
             models: self.models.to_strings(),
             zones: self.zones.to_strings(),
             nodes,
-            cards,
+            gpus,
             removed,
         }
     }
@@ -218,27 +218,27 @@ fn push(nodes: &mut Nodes, name: &NodeName, row: &Row, zones: &mut Names) {
     nodes.read_at.push(row.read_at);
     nodes.missing.push(row.missing);
     nodes.zone.push(row.zone.as_ref().map(|zone| zones.position(zone)));
-    nodes.cards.push(u32::try_from(row.cards.len()).unwrap_or(u32::MAX));
+    nodes.gpus.push(u32::try_from(row.gpus.len()).unwrap_or(u32::MAX));
     nodes.unplaced.push(row.unplaced);
     nodes.backed_off.push(row.backed_off);
 }
 
-fn push_cards(cards: &mut Cards, row: &Row, models: &mut Names) {
-    for card in &row.cards {
-        let position = u32::try_from(cards.index.len()).unwrap_or(u32::MAX);
-        if !card.healthy {
-            cards.unhealthy.push(position);
-        } else if card.closed {
-            cards.closed.push(position);
+fn push_gpus(gpus: &mut Gpus, row: &Row, models: &mut Names) {
+    for gpu in &row.gpus {
+        let position = u32::try_from(gpus.index.len()).unwrap_or(u32::MAX);
+        if !gpu.healthy {
+            gpus.unhealthy.push(position);
+        } else if gpu.closed {
+            gpus.closed.push(position);
         }
-        cards.index.push(card.index);
-        cards.model.push(models.position(&card.model));
-        cards.units.push(card.units);
-        cards.held.push(card.held);
-        cards.held_cores.push(card.held_cores);
-        cards.pods.push(card.pods);
-        cards.memory.push(card.memory);
-        cards.used.push(card.used);
+        gpus.index.push(gpu.index);
+        gpus.model.push(models.position(&gpu.model));
+        gpus.units.push(gpu.units);
+        gpus.held.push(gpu.held);
+        gpus.held_cores.push(gpu.held_cores);
+        gpus.pods.push(gpu.pods);
+        gpus.memory.push(gpu.memory);
+        gpus.used.push(gpu.used);
     }
 }
 
@@ -287,7 +287,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use cluster::{Event, NodeFacts};
-    use placement::gpu::Card;
+    use placement::gpu::Gpu;
     use placement::policy::LoadPolicy;
     use proptest::prelude::*;
 
@@ -305,14 +305,14 @@ mod tests {
             if state.since.is_none() {
                 self.nodes.clear();
             }
-            let mut card = 0;
+            let mut gpu = 0;
             for (at, name) in state.nodes.name.iter().enumerate() {
                 let mut columns = format!("{:?}", state.nodes.score[at]);
-                for _ in 0..state.nodes.cards[at] {
-                    let model = &state.models[state.cards.model[card] as usize];
-                    let is_unhealthy = state.cards.unhealthy.contains(&(card as u32));
-                    columns += &format!(" {model} {} {is_unhealthy}", state.cards.units[card]);
-                    card += 1;
+                for _ in 0..state.nodes.gpus[at] {
+                    let model = &state.models[state.gpus.model[gpu] as usize];
+                    let is_unhealthy = state.gpus.unhealthy.contains(&(gpu as u32));
+                    columns += &format!(" {model} {} {is_unhealthy}", state.gpus.units[gpu]);
+                    gpu += 1;
                 }
                 self.nodes.insert(name.clone(), columns);
             }
@@ -346,8 +346,8 @@ mod tests {
                     }
                     _ => {
                         let model = format!("model {}", node % 7).as_str().into();
-                        let card = Card { healthy: act == 3, model, ..fixtures::card() };
-                        fixtures::join(&view, &name, vec![card]);
+                        let gpu = Gpu { healthy: act == 3, model, ..fixtures::gpu() };
+                        fixtures::join(&view, &name, vec![gpu]);
                     }
                 }
                 if asks {

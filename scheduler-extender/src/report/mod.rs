@@ -1,18 +1,18 @@
-//! What the extender knows of the cluster, for people: the state of all nodes and cards by columns, and one node in
+//! What the extender knows of the cluster, for people: the state of all nodes and GPUs by columns, and one node in
 //! full. Read by the page, and by `plimsoll`.
 //!
 //! Invariant: everything is computed from one snapshot, on request. No watch, and no request of kube-scheduler, does
 //! anything for it.
 
 mod capacity;
-mod cards;
 mod changes;
+mod gpus;
 mod nearest;
 mod node;
 mod row;
 
 pub use self::capacity::capacity;
-pub use self::cards::all_cards;
 pub use self::changes::StateReport;
+pub use self::gpus::all_gpus;
 pub use self::nearest::in_words;
 pub use self::node::node_detail;

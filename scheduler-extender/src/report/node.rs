@@ -4,7 +4,7 @@ use api::node::NodeDetail;
 use api::state::Replica;
 use placement::units::NodeName;
 
-use super::cards::node_cards;
+use super::gpus::node_gpus;
 use super::row::pool_of;
 use crate::{Decider, decisions};
 
@@ -12,8 +12,8 @@ use crate::{Decider, decisions};
 pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<NodeDetail> {
     let snapshot = decider.view.read();
     let node = NodeName::from(name);
-    let (load, cards) = (snapshot.load(name), snapshot.cards(name));
-    if load.is_none() && cards.is_none() {
+    let (load, gpus) = (snapshot.load(name), snapshot.gpus(name));
+    if load.is_none() && gpus.is_none() {
         return None;
     }
     let now = decider.now();
@@ -34,6 +34,6 @@ pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<No
         cpu: load.and_then(|load| load.capacity.cpu),
         memory: load.and_then(|load| load.capacity.memory),
         backed_off: back_off.is_some_and(|back_off| back_off.is_on(now)),
-        cards: cards.map_or_else(Vec::new, |cards| node_cards(&decider.view, &node, cards, now)),
+        gpus: gpus.map_or_else(Vec::new, |gpus| node_gpus(&decider.view, &node, gpus, now)),
     })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::gpu::NodeCards;
+use placement::gpu::NodeGpus;
 use placement::load::{
     Evaluation, MetricLoad, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy,
 };
@@ -11,8 +11,8 @@ use placement::names::ZONE_LABEL;
 use placement::selector::Labels;
 use placement::units::{MetricName, NodeName};
 
-use super::cards::with_memory;
-use crate::view::{CardMemory, NodeState, Snapshot, View};
+use super::gpus::with_memory;
+use crate::view::{GpuMemory, NodeState, Snapshot, View};
 
 /// The largest thousandths of a limit or of a node that are written: 1,000 times it.
 const MOST: f64 = 1e6;
@@ -33,12 +33,12 @@ pub(super) struct Row {
     pub(super) pool: Option<u32>,
     pub(super) unplaced: u32,
     pub(super) backed_off: bool,
-    pub(super) cards: Box<[CardRow]>,
+    pub(super) gpus: Box<[GpuRow]>,
 }
 
-/// One card's row.
+/// One GPU's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CardRow {
+pub(super) struct GpuRow {
     pub(super) index: u32,
     pub(super) model: Arc<str>,
     pub(super) units: u32,
@@ -72,10 +72,10 @@ impl Rows<'_> {
         if let Some(load) = &state.load {
             self.set_load(&mut row, load);
         }
-        if let Some(cards) = &state.cards {
-            let unplaced: u64 = cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
+        if let Some(gpus) = &state.gpus {
+            let unplaced: u64 = gpus.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
             row.unplaced = u32::try_from(unplaced).unwrap_or(u32::MAX);
-            row.cards = self.cards(name, cards);
+            row.gpus = self.gpus(name, gpus);
         }
         row
     }
@@ -112,21 +112,21 @@ impl Rows<'_> {
         self.metrics.iter().position(|other| other == metric)
     }
 
-    fn cards(&self, name: &NodeName, cards: &NodeCards) -> Box<[CardRow]> {
-        let mut rows = Vec::with_capacity(cards.accounts().len());
-        for (account, memory) in with_memory(self.view, name, cards, self.now) {
-            let card = &account.card;
-            rows.push(CardRow {
-                index: card.index,
-                model: Arc::from(&*card.model.to_string()),
-                units: card.units.0,
-                held: card.units.0.saturating_sub(card.free.0),
-                held_cores: 100_u32.saturating_sub(card.free_cores.0),
+    fn gpus(&self, name: &NodeName, gpus: &NodeGpus) -> Box<[GpuRow]> {
+        let mut rows = Vec::with_capacity(gpus.accounts().len());
+        for (account, memory) in with_memory(self.view, name, gpus, self.now) {
+            let gpu = &account.gpu;
+            rows.push(GpuRow {
+                index: gpu.index,
+                model: Arc::from(&*gpu.model.to_string()),
+                units: gpu.units.0,
+                held: gpu.units.0.saturating_sub(gpu.free.0),
+                held_cores: 100_u32.saturating_sub(gpu.free_cores.0),
                 pods: u32::try_from(account.charges.len()).unwrap_or(u32::MAX),
                 memory: memory.as_ref().map_or(0, |memory| memory.memory.0),
                 used: memory.as_ref().and_then(used_percent),
-                healthy: card.healthy,
-                closed: card.closed.is_some(),
+                healthy: gpu.healthy,
+                closed: gpu.closed.is_some(),
             });
         }
         rows.into()
@@ -150,8 +150,8 @@ fn add_load(row: &mut Row, known: &mut [bool], at: Option<usize>, load: MetricLo
     row.read_at = row.read_at.into_iter().chain(read_at).min();
 }
 
-/// Percent of a card's memory that is in use; `None` if that is not known.
-fn used_percent(memory: &CardMemory) -> Option<u8> {
+/// Percent of a GPU's memory that is in use; `None` if that is not known.
+fn used_percent(memory: &GpuMemory) -> Option<u8> {
     let share = memory.used?.0 as f64 / memory.memory.0.max(1) as f64;
     // Even numbers: a measurement, and 40,000 of them take a fifth of the answer.
     Some(2 * (share * 50.0).round().min(50.0) as u8)

@@ -1,6 +1,6 @@
 //! Compares one decision under two policies.
 //!
-//! Invariant: both use the same readings, pods and cards: those of the decision.
+//! Invariant: both use the same readings, pods and GPUs: those of the decision.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Which pods of a node to evict for a GPU pod. Preempt answers kube-scheduler with them ([`crate::preemption`]), and
-//! `--evict-for-cards` evicts them ([`crate::card_evictions`]).
+//! `--evict-for-cards` evicts them ([`crate::gpu_evictions`]).
 //!
 //! Pods and PodDisruptionBudgets are read from the API server; `read` bounds how many nodes are read, and for how long.
 //!
 //! Invariant: of a node that was not read, no pod is chosen here. A pod whose namespace's budgets could not be read is
-//! chosen only where a budget may be violated. None of [`NodeCards::undrained_clients`] is chosen.
+//! chosen only where a budget may be violated. None of [`NodeGpus::undrained_clients`] is chosen.
 
 mod read;
 
@@ -13,11 +13,11 @@ use std::iter::zip;
 
 use cluster::{Client, Occupants, Pod, PodReference};
 use placement::gpu::{
-    Candidates, ChoiceRule, Evictable, GpuRequest, NodeCards, Victims, fewest_on_cards, victims,
+    Candidates, ChoiceRule, Evictable, GpuRequest, NodeGpus, Victims, fewest_on_gpus, victims,
 };
 use placement::moves::beyond_budgets;
 use placement::names::Names;
-use placement::units::{CardId, NodeName, PodUid};
+use placement::units::{GpuId, NodeName, PodUid};
 
 use crate::view::View;
 
@@ -42,11 +42,11 @@ pub(crate) enum NodeResult {
     NoneHelps,
 }
 
-/// The pods to evict on a node, and the cards that the pod gets then.
+/// The pods to evict on a node, and the GPUs that the pod gets then.
 pub(crate) struct Eviction {
     pub(crate) node: NodeName,
     pub(crate) cost: Cost,
-    pub(crate) cards: Vec<CardId>,
+    pub(crate) gpus: Vec<GpuId>,
     pub(crate) victims: Vec<PodReference>,
 }
 
@@ -69,13 +69,13 @@ impl VictimSearch<'_> {
         occupants: &Occupants,
     ) -> Option<Victims> {
         let snapshot = self.view.read();
-        let cards = snapshot.cards(node)?;
+        let gpus = snapshot.gpus(node)?;
         let from = Candidates {
             evictable: &occupants.evictable,
             of_dry_run: dry_run,
             shortfall: &occupants.shortfall,
         };
-        let victims = self.victims(cards, from, &snapshot.choice_rule())?;
+        let victims = self.victims(gpus, from, &snapshot.choice_rule())?;
         (!victims.pods.is_empty()).then_some(victims)
     }
 
@@ -87,7 +87,7 @@ impl VictimSearch<'_> {
         left_out: &BTreeSet<PodUid>,
     ) -> NodeResult {
         let snapshot = self.view.read();
-        let Some(held) = snapshot.cards(node.as_str()) else { return NodeResult::NoneHelps };
+        let Some(held) = snapshot.gpus(node.as_str()) else { return NodeResult::NoneHelps };
         if occupants.keeps_out {
             return NodeResult::NoneHelps;
         }
@@ -96,9 +96,9 @@ impl VictimSearch<'_> {
         // Before pods that are ending are left out: a client still ends these.
         let undrained = held.undrained_clients();
         // What pods that are ending hold will be free, and what is held for pods that are gone.
-        let cards =
+        let gpus =
             held.without(|pod| occupants.ending.contains(pod) || held.departed().contains(pod));
-        if cards.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
+        if gpus.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
             return NodeResult::Fits;
         }
         let mut evictable = may_go(occupants);
@@ -109,7 +109,7 @@ impl VictimSearch<'_> {
                 of_dry_run: &BTreeSet::new(),
                 shortfall: &occupants.shortfall,
             };
-            let Some(chosen) = self.victims(&cards, from, &rule) else {
+            let Some(chosen) = self.victims(&gpus, from, &rule) else {
                 return NodeResult::NoneHelps;
             };
             if chosen.pods.is_empty() {
@@ -123,7 +123,7 @@ impl VictimSearch<'_> {
                 return NodeResult::Eviction(Eviction {
                     node: node.clone(),
                     cost: Cost::of(&going),
-                    cards: chosen.choice.card_ids(),
+                    gpus: chosen.choice.gpu_ids(),
                     victims: going.iter().filter_map(named).collect(),
                 });
             }
@@ -133,17 +133,12 @@ impl VictimSearch<'_> {
 
     /// How many pods would have to be evicted if any could be: known without reading the node. `None` where even that
     /// makes no room.
-    pub(crate) fn fewest(&self, cards: &NodeCards, rule: &ChoiceRule) -> Option<usize> {
-        fewest_on_cards(cards, &self.pod.uid(), self.request, rule)
+    pub(crate) fn fewest(&self, gpus: &NodeGpus, rule: &ChoiceRule) -> Option<usize> {
+        fewest_on_gpus(gpus, &self.pod.uid(), self.request, rule)
     }
 
-    fn victims(
-        &self,
-        cards: &NodeCards,
-        from: Candidates<'_>,
-        rule: &ChoiceRule,
-    ) -> Option<Victims> {
-        victims(cards, &self.pod.uid(), self.request, from, rule)
+    fn victims(&self, gpus: &NodeGpus, from: Candidates<'_>, rule: &ChoiceRule) -> Option<Victims> {
+        victims(gpus, &self.pod.uid(), self.request, from, rule)
     }
 }
 

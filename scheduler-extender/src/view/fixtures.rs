@@ -2,7 +2,7 @@
 
 use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Card, CardIsolation, Claim, GpuRequest};
+use placement::gpu::{Claim, Gpu, GpuIsolation, GpuRequest};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -12,9 +12,9 @@ use serde_json::json;
 
 use super::{GpuPodId, Index, View, WatchState};
 
-/// The card `GPU-0` of 16 units, empty.
-pub(crate) fn card() -> Card {
-    Card {
+/// The GPU `GPU-0` of 16 units, empty.
+pub(crate) fn gpu() -> Gpu {
+    Gpu {
         uuid: "GPU-0".into(),
         index: 0,
         model: "NVIDIA A10".into(),
@@ -23,7 +23,7 @@ pub(crate) fn card() -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         outside_mps: Vec::new(),
         pods: [].into(),
     }
@@ -87,21 +87,21 @@ pub(crate) fn gpu_pod(id: &GpuPodId, units: u32, bound: Option<(&NodeName, Claim
     }
 }
 
-/// A node that the watch shows with these cards; without cards it reports none any more.
-pub(crate) fn join(view: &View, name: &str, cards: Vec<Card>) {
-    view.apply_nodes(Event::Applied(node(name, cards)), Timestamp::UNIX_EPOCH);
+/// A node that the watch shows with these GPUs; without GPUs it reports none any more.
+pub(crate) fn join(view: &View, name: &str, gpus: Vec<Gpu>) {
+    view.apply_nodes(Event::Applied(node(name, gpus)), Timestamp::UNIX_EPOCH);
 }
 
-/// A list of all nodes, each with that card.
-pub(crate) fn list(view: &View, names: &[String], card: &Card) {
-    let nodes = names.iter().map(|name| node(name, vec![card.clone()]));
+/// A list of all nodes, each with that GPU.
+pub(crate) fn list(view: &View, names: &[String], gpu: &Gpu) {
+    let nodes = names.iter().map(|name| node(name, vec![gpu.clone()]));
     view.apply_nodes(Event::Listed(nodes.collect()), Timestamp::UNIX_EPOCH);
 }
 
-pub(crate) fn node(name: &str, cards: Vec<Card>) -> NodeFacts {
+pub(crate) fn node(name: &str, gpus: Vec<Gpu>) -> NodeFacts {
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
     let facts = node.facts(&Names::default(), &ReadingCodec::default());
-    NodeFacts { cards: Some(Ok(cards)), ..facts }
+    NodeFacts { gpus: Some(Ok(gpus)), ..facts }
 }
 
 /// The node is gone.

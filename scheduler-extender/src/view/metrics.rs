@@ -13,8 +13,8 @@ use super::{Index, View, WatchState};
 pub(crate) struct ViewMetrics {
     nodes: Gauge,
     gpu_nodes: Gauge,
-    gpu_cards: Gauge,
-    gpu_cards_unhealthy: Gauge,
+    gpus: Gauge,
+    gpus_unhealthy: Gauge,
     gpu_units: Gauge,
     gpu_units_used: Gauge,
     gpu_units_overbooked: Gauge,
@@ -32,19 +32,19 @@ impl ViewMetrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         Self {
             nodes: registry.gauge("plimsoll_extender_nodes", "Nodes known"),
-            gpu_nodes: registry.gauge("plimsoll_extender_gpu_nodes", "Nodes that report cards"),
-            gpu_cards: registry.gauge("plimsoll_extender_gpu_cards", "Cards reported"),
-            gpu_cards_unhealthy: registry
-                .gauge("plimsoll_extender_gpu_cards_unhealthy", "Cards reported as unhealthy"),
-            gpu_units: registry.gauge("plimsoll_extender_gpu_units", "Units of all cards"),
+            gpu_nodes: registry.gauge("plimsoll_extender_gpu_nodes", "Nodes that report GPUs"),
+            gpus: registry.gauge("plimsoll_extender_gpu_cards", "GPUs reported"),
+            gpus_unhealthy: registry
+                .gauge("plimsoll_extender_gpu_cards_unhealthy", "GPUs reported as unhealthy"),
+            gpu_units: registry.gauge("plimsoll_extender_gpu_units", "Units of all GPUs"),
             gpu_units_used: registry.gauge("plimsoll_extender_gpu_units_used", "Units that pods hold"),
             gpu_units_overbooked: registry.gauge(
                 "plimsoll_extender_gpu_units_overbooked",
-                "Units that pods hold beyond those of their cards",
+                "Units that pods hold beyond those of their GPUs",
             ),
             gpu_reservations: registry.gauge(
                 "plimsoll_extender_gpu_reservations",
-                "Reservations of cards that the API server has not confirmed",
+                "Reservations of GPUs that the API server has not confirmed",
             ),
             gpu_nodes_backed_off: registry.gauge(
                 "plimsoll_extender_gpu_nodes_backed_off",
@@ -52,11 +52,11 @@ impl ViewMetrics {
             ),
             refused_gpu_pods: registry.counter(
                 "plimsoll_extender_refused_gpu_pods_total",
-                "GPU pods that Bind had given a card and that their node refused, or could not start, by its own fault",
+                "GPU pods that Bind had given a GPU and that their node refused, or could not start, by its own fault",
             ),
             refused_objects: registry.counter(
                 "plimsoll_extender_refused_objects_total",
-                "Events of pods and nodes whose GPU request, claim or cards could not be read",
+                "Events of pods and nodes whose GPU request, claim or GPUs could not be read",
             ),
             policy_warnings: policy_warnings(registry),
             without_reading: registry.gauges(
@@ -79,8 +79,8 @@ impl ViewMetrics {
         let totals = snapshot.totals();
         self.nodes.set(count(snapshot.loads().count() as u64));
         self.gpu_nodes.set(count(totals.nodes));
-        self.gpu_cards.set(count(totals.cards));
-        self.gpu_cards_unhealthy.set(count(totals.unhealthy));
+        self.gpus.set(count(totals.gpus));
+        self.gpus_unhealthy.set(count(totals.unhealthy));
         self.gpu_units.set(count(totals.units));
         self.gpu_units_used.set(count(totals.used));
         self.gpu_units_overbooked.set(count(totals.overbooked));

@@ -34,8 +34,8 @@ pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 #[cfg(test)]
 pub(crate) use index::tabled;
 pub use index::{
-    BegunBackOff, BoundPod, CardMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnCard,
-    PodUse, ReservationError, WatchedPod,
+    BegunBackOff, BoundPod, GpuMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnGpu, PodUse,
+    ReservationError, WatchedPod,
 };
 use index::{Notice, PodRequest};
 pub(crate) use metrics::ViewMetrics;
@@ -191,17 +191,17 @@ impl View {
         }
     }
 
-    /// The rule by which cards and nodes are chosen now.
+    /// The rule by which GPUs and nodes are chosen now.
     pub fn choice_rule(&self) -> ChoiceRule {
         self.current.load().snapshot.choice_rule()
     }
 
-    /// What pods of a namespace may take of cards beyond their units, by the policy in force.
+    /// What pods of a namespace may take of GPUs beyond their units, by the policy in force.
     pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
         self.current.load().snapshot.beyond_units_of(namespace)
     }
 
-    /// Whether all nodes and pods have been listed once. Before that, a card that looks free may be in use.
+    /// Whether all nodes and pods have been listed once. Before that, a GPU that looks free may be in use.
     pub fn is_complete(&self) -> bool {
         self.nodes.is_listed() && self.pods.is_listed()
     }
@@ -211,15 +211,15 @@ impl View {
 fn repriced(snapshot: &Snapshot, measure: &Measure) -> Option<Measure> {
     measure.repriced(
         snapshot
-            .nodes_with_cards()
-            .map(|(_, node)| (node.cpu(), node.accounts().iter().map(|account| &account.card))),
+            .nodes_with_gpus()
+            .map(|(_, node)| (node.cpu(), node.accounts().iter().map(|account| &account.gpu))),
     )
 }
 
-/// What pods hold of cards in the snapshot.
+/// What pods hold of GPUs in the snapshot.
 fn held(snapshot: &Snapshot) -> HeldParts {
     let mut held = HeldParts::default();
-    for account in snapshot.nodes_with_cards().flat_map(|(_, node)| node.accounts()) {
+    for account in snapshot.nodes_with_gpus().flat_map(|(_, node)| node.accounts()) {
         held.count_account(account);
     }
     held
@@ -230,8 +230,8 @@ fn log(notice: &Notice) {
         Notice::RefusedPod { uid, namespace, name: pod, error } => {
             tracing::warn!(%uid, namespace, pod, error, "pod refused, its units are not counted");
         }
-        Notice::RefusedCards { node, error } => {
-            tracing::warn!(%node, error, "report of cards refused");
+        Notice::RefusedGpus { node, error } => {
+            tracing::warn!(%node, error, "report of GPUs refused");
         }
         Notice::RefusedSpeed { node, error } => {
             tracing::warn!(%node, error, "the node's annotation is ignored");

@@ -10,8 +10,8 @@ use tokio::io::AsyncWriteExt;
 
 async fn cluster(nodes: &[(&str, u32)]) -> (Sim, Rig) {
     let sim = Sim::start().await.unwrap();
-    for (name, cards) in nodes {
-        sim.put(gpu_node(name, *cards));
+    for (name, gpus) in nodes {
+        sim.put(gpu_node(name, *gpus));
     }
     let rig = Rig::start(&sim).await;
     (sim, rig)
@@ -41,10 +41,10 @@ async fn one_write_sets_the_node_and_the_claim() {
 }
 
 #[tokio::test]
-async fn a_pod_on_several_cards_is_bound_with_its_share_of_each() {
+async fn a_pod_on_several_gpus_is_bound_with_its_share_of_each() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 3));
-    let rig = Rig::start_under(&sim, WHOLE_CARDS, &[]).await;
+    let rig = Rig::start_under(&sim, WHOLE_GPUS, &[]).await;
     assert_eq!(rig.bind(&gpu_pod(&sim, "small", 1), "n1").await, "");
     let wanted =
         pod("train").asking(GPU, 6).annotation("plimsoll.dev/gpu-card-count", "2 exclusive");
@@ -65,8 +65,8 @@ async fn a_pod_on_several_cards_is_bound_with_its_share_of_each() {
     assert!(error.contains("Insufficient GPU Memory in one device"), "{error}");
 }
 
-/// Lets pods of the namespace `default` have whole cards for few units.
-const WHOLE_CARDS: &str = "
+/// Lets pods of the namespace `default` have whole GPUs for few units.
+const WHOLE_GPUS: &str = "
 apiVersion: plimsoll.dev/v1alpha1
 kind: SchedulingPolicy
 spec:
@@ -84,7 +84,7 @@ async fn every_verb_asks_the_policy_for_what_a_pod_takes_beyond_its_units() {
         sim.put(pod(name).asking(GPU, units).annotation(&format!("plimsoll.dev/{key}"), value))
     };
     let wishes = [
-        (asking("whole", 2, "gpu-card-count", "exclusive"), "exclusive GPU cards cost"),
+        (asking("whole", 2, "gpu-card-count", "exclusive"), "exclusive GPUs cost"),
         (asking("compute", 2, "gpu-cores", "14"), "gpu-cores exceed"),
         (asking("grows", 2, "gpu-mem-limit", "3"), "gpu-mem-limit exceeds"),
     ];
@@ -104,7 +104,7 @@ async fn every_verb_asks_the_policy_for_what_a_pod_takes_beyond_its_units() {
     assert_eq!(bindings(&sim), 0);
     drop(rig);
     // The right is for one of the three, and for one namespace.
-    let rig = Rig::start_under(&sim, WHOLE_CARDS, &[]).await;
+    let rig = Rig::start_under(&sim, WHOLE_GPUS, &[]).await;
     let [(whole, _), (compute, reason), _] = &wishes;
     assert!(rig.bind(compute, "n1").await.contains(reason));
     let mut elsewhere = whole.clone();
@@ -119,7 +119,7 @@ async fn every_verb_asks_the_policy_for_what_a_pod_takes_beyond_its_units() {
 async fn a_memory_limit_is_in_the_claim_and_stays_what_it_was() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
-    let rig = Rig::start_under(&sim, &WHOLE_CARDS.replace("exclusive", "memoryLimit"), &[]).await;
+    let rig = Rig::start_under(&sim, &WHOLE_GPUS.replace("exclusive", "memoryLimit"), &[]).await;
     let wanted = pod("train").asking(GPU, 2).annotation("plimsoll.dev/gpu-mem-limit", "5");
     let train = sim.put(wanted);
     assert_eq!(rig.bind(&train, "n1").await, "");
@@ -132,7 +132,7 @@ async fn a_memory_limit_is_in_the_claim_and_stays_what_it_was() {
         serde_json::from_value(sim.pod("default", "train").unwrap()).unwrap();
     let facts = stored.facts(&placement::names::Names::default());
     let asks = facts.gpu_pod().unwrap().request.containers().to_vec();
-    assert_eq!(asks[0].card_use.limit, Some(placement::units::Units(5)));
+    assert_eq!(asks[0].gpu_use.limit, Some(placement::units::Units(5)));
     assert_eq!(rig.used().await, 2);
 }
 
@@ -151,7 +151,7 @@ async fn a_pod_without_gpu_is_bound_with_a_claim_of_nothing() {
 }
 
 #[tokio::test]
-async fn a_pod_that_no_card_fits_any_more_is_refused_with_filters_reason() {
+async fn a_pod_that_no_gpu_fits_any_more_is_refused_with_filters_reason() {
     let (sim, rig) = cluster(&[("n1", 1)]).await;
     let first = gpu_pod(&sim, "first", 12);
     let second = gpu_pod(&sim, "second", 12);
@@ -171,7 +171,7 @@ async fn a_lost_reply_is_found_out_and_counts_as_success() {
 }
 
 #[tokio::test]
-async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
+async fn a_lost_request_keeps_its_gpu_and_the_next_try_succeeds_on_it() {
     let (sim, rig) = cluster(&[("n1", 1)]).await;
     let train = gpu_pod(&sim, "train", 12);
     sim.faults().next_bindings(1, Fault::DropRequest);
@@ -180,7 +180,7 @@ async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
     assert_eq!(rig.used().await, 12);
     let other = gpu_pod(&sim, "other", 12);
     assert!(rig.bind(&other, "n1").await.contains("Insufficient GPU Memory"));
-    // Its own reservation must not keep the pod from its card.
+    // Its own reservation must not keep the pod from its GPU.
     let filtered = rig.filter("/gpushare-scheduler", &train, &["n1"]).await;
     assert_eq!(filtered["NodeNames"], json!(["n1"]));
     assert_eq!(rig.bind(&train, "n1").await, "");
@@ -188,7 +188,7 @@ async fn a_lost_request_keeps_its_card_and_the_next_try_succeeds_on_it() {
 }
 
 #[tokio::test]
-async fn a_conflict_with_another_node_is_an_error_and_its_card_is_kept() {
+async fn a_conflict_with_another_node_is_an_error_and_its_gpu_is_kept() {
     let (sim, rig) = cluster(&[("n1", 1), ("n2", 1)]).await;
     let train = gpu_pod(&sim, "train", 5);
     // Another scheduler is quicker, and the watch has not shown it yet when the conflict comes.
@@ -269,7 +269,7 @@ async fn names_that_kubernetes_gives_nothing_are_refused_before_anything_is_aske
 }
 
 #[tokio::test]
-async fn a_hanging_api_server_is_answered_in_time_and_the_card_stays_reserved() {
+async fn a_hanging_api_server_is_answered_in_time_and_the_gpu_stays_reserved() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
     let rig = Rig::start(&sim).await;
@@ -369,14 +369,14 @@ async fn a_restart_finds_every_claim_again() {
 }
 
 #[tokio::test]
-async fn ended_pods_give_their_cards_back() {
+async fn ended_pods_give_their_gpus_back() {
     let (sim, rig) = cluster(&[("n1", 1)]).await;
     for name in ["done", "gone"] {
         assert_eq!(rig.bind(&gpu_pod(&sim, name, 8), "n1").await, "");
     }
     sim.change(PODS, "default", "done", |pod| pod["status"]["phase"] = "Succeeded".into());
     sim.delete(PODS, "default", "gone");
-    rig.until("free cards", async || rig.used().await == 0).await;
+    rig.until("free GPUs", async || rig.used().await == 0).await;
 }
 
 #[tokio::test]
@@ -396,7 +396,7 @@ async fn what_is_missed_while_the_watch_is_down_is_found_in_the_next_list() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn forty_bindings_at_once_never_overbook_a_card() {
+async fn forty_bindings_at_once_never_overbook_a_gpu() {
     let (sim, rig) = cluster(&[("n1", 4), ("n2", 4)]).await;
     sim.faults().next_bindings(5, Fault::DropReply);
     sim.faults().next_bindings(5, Fault::DropRequest);
@@ -407,14 +407,14 @@ async fn forty_bindings_at_once_never_overbook_a_card() {
         tokio::spawn(async move { bind_until_settled(&rig, &pod, ["n1", "n2"][i % 2]).await })
     });
     let bound = join_all(tries).await.into_iter().filter(|bound| *bound.as_ref().unwrap()).count();
-    // Eight cards of 16 hold five pods of 3 each.
+    // Eight GPUs of 16 hold five pods of 3 each.
     assert_eq!(bound, 40);
-    for (card, units) in claimed(&sim) {
-        assert!(units <= 16, "{card} carries {units} of 16");
+    for (gpu, units) in claimed(&sim) {
+        assert!(units <= 16, "{gpu} carries {units} of 16");
     }
     assert_eq!(rig.used().await, 120);
     assert!(rig.context.metrics().unwrap().contains("gpu_units_overbooked 0"));
-    // Full: nothing more fits, on whatever card.
+    // Full: nothing more fits, on whatever GPU.
     let error = rig.bind(&gpu_pod(&sim, "more", 3), "n1").await;
     assert!(error.contains("Insufficient GPU Memory"), "{error}");
 }
@@ -430,17 +430,17 @@ async fn bind_until_settled(rig: &Rig, pod: &Value, first: &str) -> bool {
     false
 }
 
-/// Units claimed on each card, by the API server's own record alone.
+/// Units claimed on each GPU, by the API server's own record alone.
 fn claimed(sim: &Sim) -> std::collections::BTreeMap<String, u64> {
-    let mut cards = std::collections::BTreeMap::new();
+    let mut gpus = std::collections::BTreeMap::new();
     for pod in sim.list(PODS) {
         let claim = &pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"];
         let Some(claim) = claim.as_str() else { continue };
         let claim: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>> =
             serde_json::from_str(claim).unwrap();
-        for (card, units) in claim.values().flatten() {
-            *cards.entry(card.clone()).or_default() += units;
+        for (gpu, units) in claim.values().flatten() {
+            *gpus.entry(gpu.clone()).or_default() += units;
         }
     }
-    cards
+    gpus
 }

@@ -16,7 +16,7 @@ use crate::replicas::{is_leader, leads, replica};
 use crate::rig::{Rig, gpu_node, gpu_pod};
 
 const NODE_COUNT: usize = 4;
-const CARDS: u32 = 4;
+const GPUS: u32 = 4;
 const UNITS: u64 = 16;
 /// Bindings at once.
 const WAVE: usize = 24;
@@ -62,9 +62,9 @@ fn fault(random: &mut Random) -> Option<Fault> {
     }
 }
 
-/// Units on each card by the claims of bound pods, with the pods on it.
+/// Units on each GPU by the claims of bound pods, with the pods on it.
 fn claimed(sim: &Sim) -> BTreeMap<String, BTreeMap<String, u64>> {
-    let mut cards = BTreeMap::<String, BTreeMap<String, u64>>::new();
+    let mut gpus = BTreeMap::<String, BTreeMap<String, u64>>::new();
     for pod in sim.list(PODS).iter().filter(|pod| pod["spec"]["nodeName"].is_string()) {
         let claim = pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"].as_str();
         let claim: Value = serde_json::from_str(claim.unwrap()).unwrap();
@@ -73,16 +73,16 @@ fn claimed(sim: &Sim) -> BTreeMap<String, BTreeMap<String, u64>> {
         let asked: u64 = asked.as_str().unwrap().parse().unwrap();
         assert_eq!(shares.values().map(|units| units.as_u64().unwrap()).sum::<u64>(), asked);
         let uid = pod["metadata"]["uid"].as_str().unwrap();
-        for (card, units) in shares {
+        for (gpu, units) in shares {
             let node = pod["spec"]["nodeName"].as_str().unwrap();
-            assert!(card.starts_with(&format!("GPU-{node}-")), "{card} is not on {node}");
-            cards.entry(card.clone()).or_default().insert(uid.to_owned(), units.as_u64().unwrap());
+            assert!(gpu.starts_with(&format!("GPU-{node}-")), "{gpu} is not on {node}");
+            gpus.entry(gpu.clone()).or_default().insert(uid.to_owned(), units.as_u64().unwrap());
         }
     }
-    for (card, pods) in &cards {
-        assert!(pods.values().sum::<u64>() <= UNITS, "{card} is given out twice: {pods:?}");
+    for (gpu, pods) in &gpus {
+        assert!(pods.values().sum::<u64>() <= UNITS, "{gpu} is given out twice: {pods:?}");
     }
-    cards
+    gpus
 }
 
 /// The kubelets' records reach the nodes' reports.
@@ -91,12 +91,12 @@ fn report(sim: &Sim) {
     for node in 0..NODE_COUNT {
         sim.change(NODES, "", &name(node), |node| {
             let report = &mut node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"];
-            let mut cards: Value = serde_json::from_str(report.as_str().unwrap()).unwrap();
-            for card in cards.as_array_mut().unwrap() {
-                let pods = claimed.get(card["uuid"].as_str().unwrap());
-                card["pods"] = json!(pods.cloned().unwrap_or_default());
+            let mut gpus: Value = serde_json::from_str(report.as_str().unwrap()).unwrap();
+            for gpu in gpus.as_array_mut().unwrap() {
+                let pods = claimed.get(gpu["uuid"].as_str().unwrap());
+                gpu["pods"] = json!(pods.cloned().unwrap_or_default());
             }
-            *report = cards.to_string().into();
+            *report = gpus.to_string().into();
         });
     }
 }
@@ -113,7 +113,7 @@ async fn no_unit_is_given_out_twice_and_every_pod_is_bound_through_lost_replies_
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let sim = Sim::start().await.unwrap();
     for node in 0..NODE_COUNT {
-        sim.put(gpu_node(&name(node), CARDS));
+        sim.put(gpu_node(&name(node), GPUS));
     }
     let mut replicas = [replica(&sim, LEASE).await, replica(&sim, LEASE).await];
     let (mut bound, mut faults, mut takeovers, mut wave) = (0, 0, 0, 0);

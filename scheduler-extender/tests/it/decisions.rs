@@ -161,7 +161,7 @@ async fn a_decision_is_told_also_where_the_api_server_does_not_answer() {
 }
 
 #[tokio::test]
-async fn a_gpu_pods_decision_has_its_cards_as_they_were() {
+async fn a_gpu_pods_decision_has_its_gpus_as_they_were() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("two", 2));
     let rig = Rig::start(&sim).await;
@@ -174,9 +174,9 @@ async fn a_gpu_pods_decision_has_its_cards_as_they_were() {
         explained(&rig, &question("train")).await.basis == DecisionBasis::Decision
     })
     .await;
-    let cards = explained(&rig, &question("train")).await.nodes.remove(0).cards.unwrap();
-    let free: Vec<u32> = cards.cards.iter().map(|card| card.free).collect();
-    assert_eq!((cards.asked, free), (4, vec![16, 16]));
+    let gpus = explained(&rig, &question("train")).await.nodes.remove(0).gpus.unwrap();
+    let free: Vec<u32> = gpus.gpus.iter().map(|gpu| gpu.free).collect();
+    assert_eq!((gpus.asked, free), (4, vec![16, 16]));
     assert_eq!(
         sim.pod("default", "train").unwrap()["spec"]["containers"][0]["resources"]["limits"][GPU],
         "4"
@@ -220,7 +220,7 @@ async fn a_pod_whose_annotation_cannot_be_read_is_explained_with_the_value_on_ev
     let faulty = sim.put(faulty);
     let check = |explained: &Explanation| {
         let fault = explained.fault.as_deref().unwrap();
-        let value = "annotation plimsoll.dev/gpu-card-count: expected 1 to 64 cards";
+        let value = "annotation plimsoll.dev/gpu-card-count: expected 1 to 64 GPUs";
         assert!(fault.starts_with(value) && fault.ends_with("found `many`"), "{fault}");
         let node = &explained.nodes[0];
         assert!(!node.accepted, "{node:?}");

@@ -1,12 +1,12 @@
 //! A namespace with a quota against a model: its pods are bound, started, deleted in order or by force, and reported,
-//! in every order. Its cards, those of pods deleted by force included, never have more units than the quota, which
+//! in every order. Its GPUs, those of pods deleted by force included, never have more units than the quota, which
 //! counts pods with an object alone.
 
 use std::collections::{BTreeMap, HashSet};
 
 use cluster::{Event, NodeFacts, PodFacts};
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{Card, Claim};
+use placement::gpu::{Claim, Gpu};
 use placement::names::Names;
 use placement::reading::ReadingCodec;
 use placement::units::{NodeName, PodUid, Units};
@@ -36,7 +36,7 @@ enum Step {
     /// Its processes end, and with an object it goes, too.
     End(usize),
     Report(usize),
-    /// A pod of another namespace asks for a card.
+    /// A pod of another namespace asks for a GPU.
     Other {
         node: usize,
         units: u32,
@@ -206,23 +206,23 @@ impl World {
         self.view.change(|index| index.forget(&pod.uid));
     }
 
-    /// The node's cards, with every pod that runs.
+    /// The node's GPUs, with every pod that runs.
     fn report(&mut self, node: usize) {
         let here = self.pods.values().chain(&self.lingering);
         let runs = here.filter(|pod| pod.node == node && pod.runs);
         let pods: BTreeMap<PodUid, Units> =
             runs.map(|pod| (pod.uid.as_str().into(), Units(pod.units))).collect();
         let mut facts = node_facts(node);
-        let cards = facts.cards.take().unwrap().unwrap();
-        let cards = cards.into_iter().map(|card| Card { pods: pods.clone(), ..card }).collect();
-        facts.cards = Some(Ok(cards));
+        let gpus = facts.gpus.take().unwrap().unwrap();
+        let gpus = gpus.into_iter().map(|gpu| Gpu { pods: pods.clone(), ..gpu }).collect();
+        facts.gpus = Some(Ok(gpus));
         self.view.apply_nodes(Event::Applied(facts), self.now);
     }
 
-    /// The units that cards are charged for pods of the namespace.
+    /// The units that GPUs are charged for pods of the namespace.
     fn held(&self) -> u32 {
         let index = self.view.read();
-        let accounts = index.nodes_with_cards().flat_map(|(_, cards)| cards.accounts());
+        let accounts = index.nodes_with_gpus().flat_map(|(_, gpus)| gpus.accounts());
         let charges = accounts.flat_map(|account| &account.charges);
         let is_ours = |pod: &PodUid| pod.as_str().starts_with("ml-") && !self.ended.contains(pod);
         charges.filter(|charge| is_ours(&charge.pod)).map(|charge| charge.units.0).sum()
@@ -252,17 +252,16 @@ proptest! {
     }
 }
 
-/// Has the node report that the pod, of 16 units, has its card; or that none has.
+/// Has the node report that the pod, of 16 units, has its GPU; or that none has.
 fn report(sim: &Sim, pod: Option<&Value>) {
     let uid = pod.map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned());
     let pods: BTreeMap<_, _> = uid.map(|uid| (uid, 16)).into_iter().collect();
-    let card = json!({
+    let gpu = json!({
         "uuid": "GPU-n-0", "index": 0, "model": "NVIDIA A10", "memoryMiB": 16384, "units": 16, "healthy": true,
         "pods": pods,
     });
     sim.change(sim::NODES, "", "n", |node| {
-        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] =
-            json!([card]).to_string().into();
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = json!([gpu]).to_string().into();
     });
 }
 

@@ -18,7 +18,7 @@ use sim::{Fault, PODS, Sim, Verb};
 
 use crate::rig::{empty_view, gpu_node, gpu_pod};
 
-/// A binder over a view of one node with one card; no watch, so that it must find out by itself.
+/// A binder over a view of one node with one GPU; no watch, so that it must find out by itself.
 async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
     let names = Arc::new(Names::default());
     let view = Arc::new(empty_view());
@@ -66,7 +66,7 @@ fn used(view: &View) -> u64 {
 }
 
 #[tokio::test]
-async fn a_binding_that_surely_never_landed_gives_its_card_back() {
+async fn a_binding_that_surely_never_landed_gives_its_gpu_back() {
     let sim = Sim::start().await.unwrap();
     let (view, binder) = binder(&sim, Duration::ZERO).await;
     let train = gpu_pod(&sim, "train", 5);
@@ -77,7 +77,7 @@ async fn a_binding_that_surely_never_landed_gives_its_card_back() {
     assert_eq!((used(&view), view.read().totals().reserved), (0, 0));
 }
 
-/// Its cards were reserved for what it was, and the version of what it is now must not bring that claim to it.
+/// Its GPUs were reserved for what it was, and the version of what it is now must not bring that claim to it.
 #[tokio::test]
 async fn a_pod_that_changes_while_in_doubt_is_not_bound_with_the_claim_of_what_it_was() {
     for (key, text) in [("gpu-cores", "80"), ("gpu-card-count", "2"), ("gpu-mem-limit", "9")] {

@@ -1,9 +1,9 @@
-//! Least fragmentation: what it is learnt from, that nodes and cards are chosen by one rule, and memory that nobody
+//! Least fragmentation: what it is learnt from, that nodes and GPUs are chosen by one rule, and memory that nobody
 //! manages.
 
 use std::collections::HashSet;
 
-use api::explain::{Basis, CardOutcome, Explanation};
+use api::explain::{Basis, Explanation, GpuOutcome};
 use cluster::{Event, Node, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{Claim, Rating};
@@ -29,9 +29,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Nodes of so many cards of 16 units each, with 64 cores.
+    /// Nodes of so many GPUs of 16 units each, with 64 cores.
     fn new(nodes: &[(&str, u32)]) -> Self {
-        let facts = nodes.iter().map(|(name, cards)| facts(gpu_node(name, *cards).into(), 64));
+        let facts = nodes.iter().map(|(name, gpus)| facts(gpu_node(name, *gpus).into(), 64));
         let view = empty_view();
         let now = Timestamp::now();
         view.apply_nodes(Event::Listed(facts.collect()), now);
@@ -74,7 +74,7 @@ impl Cluster {
     /// Free cores of a node.
     fn free(&self, node: &str) -> Option<f64> {
         let index = self.view.read();
-        index.cards(node).and_then(|cards| cards.cpu()).map(|cpu| cpu as f64 / 1000.0)
+        index.gpus(node).and_then(|gpus| gpus.cpu()).map(|cpu| cpu as f64 / 1000.0)
     }
 
     fn decision(&self, pod: &Value, nodes: &[&str]) -> Decision {
@@ -86,16 +86,16 @@ impl Cluster {
         Decision::new(snapshot, decided, request, nodes, self.now)
     }
 
-    fn card_scores(&self, pod: &Value, nodes: &[&str]) -> Vec<u8> {
+    fn gpu_scores(&self, pod: &Value, nodes: &[&str]) -> Vec<u8> {
         let decision = self.decision(pod, nodes);
-        let scores = Evaluator::new(&decision).card_scores().unwrap();
+        let scores = Evaluator::new(&decision).gpu_scores().unwrap();
         let current = self.view.current();
         let prepared = Evaluator::prepared(&decision, &current.prepared, &self.ratings);
-        assert_eq!(prepared.card_scores().as_ref(), Some(&scores));
+        assert_eq!(prepared.gpu_scores().as_ref(), Some(&scores));
         scores.into_iter().map(Score::get).collect()
     }
 
-    /// The card that Bind would choose.
+    /// The GPU that Bind would choose.
     fn reserve(&self, pod: &Value, node: &str) -> u32 {
         let facts = serde_json::from_value::<Pod>(pod.clone()).unwrap().facts(&self.names);
         let id = GpuPodId { uid: facts.uid, namespace: facts.namespace, name: facts.name };
@@ -103,7 +103,7 @@ impl Cluster {
         let rule = self.view.choice_rule();
         let reserved =
             self.view.change(|index| index.reserve(&id, &request, &NodeName::from(node), &rule));
-        reserved.unwrap().choice.cards[0].index
+        reserved.unwrap().choice.gpus[0].index
     }
 
     /// So many pods of this size were bound, and have ended.
@@ -112,7 +112,7 @@ impl Cluster {
             let pod = pod(&format!("earlier-{units}-{number}"), units, cores, None);
             self.changed(&pod);
             let facts = serde_json::from_value::<Pod>(pod).unwrap().facts(&self.names);
-            let claim = Claim::on_cards(&facts.gpu.unwrap().unwrap().request, &["GPU-a-0".into()]);
+            let claim = Claim::on_gpus(&facts.gpu.unwrap().unwrap().request, &["GPU-a-0".into()]);
             self.view.change(|index| {
                 index.confirm(&facts.uid, &"a".into(), &claim);
                 index.forget(&facts.uid);
@@ -178,37 +178,37 @@ fn without_enough_pods_bound_it_is_best_fit() {
     cluster.view.renew_measure();
     cluster.reserve(&pod("first", 11, 1, None), "b");
     let (asked, next) = (["a", "b"], pod("next", 5, 1, None));
-    assert_eq!(cluster.card_scores(&next, &asked), [31, 100]);
+    assert_eq!(cluster.gpu_scores(&next, &asked), [31, 100]);
 }
 
 #[test]
-fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
+fn the_node_that_scores_best_and_the_gpu_that_bind_takes_follow_one_measure() {
     let mut cluster = Cluster::new(&[("a", 2), ("b", 2), ("c", 2)]);
-    // Of a card, 5 units are left by most pods, and no pod asks for 4 or fewer.
+    // Of a GPU, 5 units are left by most pods, and no pod asks for 4 or fewer.
     cluster.ran(18, 5, 1);
     cluster.ran(2, 11, 1);
     cluster.view.renew_measure();
     assert!(cluster.view.read().measure.clone().is_some());
     // 6 and 10 units free: best fit would leave one unit, the measure leaves five.
     let mut node: Value = gpu_node("b", 2).into();
-    let cards = &mut node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"];
-    let mut listed: Value = serde_json::from_str(cards.as_str().unwrap()).unwrap();
+    let gpus = &mut node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"];
+    let mut listed: Value = serde_json::from_str(gpus.as_str().unwrap()).unwrap();
     (listed[0]["pods"], listed[1]["pods"]) = (json!({ "x": 10 }), json!({ "y": 6 }));
-    *cards = json!(listed.to_string());
+    *gpus = json!(listed.to_string());
     cluster.view.apply_nodes(Event::Applied(facts(node, 64)), cluster.now);
     let (next, asked) = (pod("next", 5, 1, None), ["c", "b", "a"]);
     let decision = cluster.decision(&next, &asked);
     let request = decision.request.as_ref().unwrap();
     let index = cluster.view.read();
     let on = |node: &str| {
-        let cards = index.cards(node).unwrap();
-        let rating = cards.rate(&"next".into(), request, &decision.rule).unwrap();
-        let choice = cards.fit(&"next".into(), request, &decision.rule).unwrap();
+        let gpus = index.gpus(node).unwrap();
+        let rating = gpus.rate(&"next".into(), request, &decision.rule).unwrap();
+        let choice = gpus.fit(&"next".into(), request, &decision.rule).unwrap();
         // Bind's choice costs what the node is rated by.
         assert_eq!(choice.cost.map(Rating::Cost), Some(rating));
-        (choice.cost.unwrap(), choice.cards[0].index)
+        (choice.cost.unwrap(), choice.gpus[0].index)
     };
-    let scores = cluster.card_scores(&next, &asked);
+    let scores = cluster.gpu_scores(&next, &asked);
     let cheapest = asked.iter().min_by_key(|node| (on(node).0, **node)).unwrap();
     let best = (0..3).max_by_key(|at| scores[*at]).unwrap();
     assert_eq!((asked[best], scores[best]), (*cheapest, 100));
@@ -216,7 +216,7 @@ fn the_node_that_scores_best_and_the_card_that_bind_takes_follow_one_measure() {
     assert_eq!(cluster.reserve(&next, "b"), 1);
 }
 
-/// What a pod of 5 units costs beside one of 10, of cards with 16, while so many of 6 run.
+/// What a pod of 5 units costs beside one of 10, of GPUs with 16, while so many of 6 run.
 fn cost_of_spoiling_room_for_six(running: usize) -> i64 {
     let mut cluster = Cluster::new(&[("a", 1), ("c", 8)]);
     cluster.ran(60, 10, 0);
@@ -229,7 +229,7 @@ fn cost_of_spoiling_room_for_six(running: usize) -> i64 {
     let decision = cluster.decision(&pod("next", 5, 0, None), &["a"]);
     let request = decision.request.as_ref().unwrap();
     let snapshot = cluster.view.read();
-    let choice = snapshot.cards("a").unwrap().fit(&"next".into(), request, &decision.rule);
+    let choice = snapshot.gpus("a").unwrap().fit(&"next".into(), request, &decision.rule);
     choice.unwrap().cost.unwrap().0
 }
 
@@ -237,7 +237,7 @@ fn cost_of_spoiling_room_for_six(running: usize) -> i64 {
 /// kept for the next of them.
 #[test]
 fn room_is_kept_for_pods_that_run_as_for_those_that_are_requested() {
-    // Half a card more, of ten times the weight.
+    // Half a GPU more, of ten times the weight.
     let more = cost_of_spoiling_room_for_six(16) - cost_of_spoiling_room_for_six(0);
     assert!((4_000_000..6_000_000).contains(&more), "{more}");
 }
@@ -248,20 +248,20 @@ fn equal_nodes_are_filled_by_name_whatever_order_they_are_asked_in() {
     cluster.ran(20, 4, 1);
     cluster.view.renew_measure();
     let next = pod("next", 4, 1, None);
-    assert_eq!(cluster.card_scores(&next, &["a", "b", "c", "d"]), [100, 50, 25, 12]);
-    assert_eq!(cluster.card_scores(&next, &["d", "b", "a", "c"]), [12, 50, 100, 25]);
+    assert_eq!(cluster.gpu_scores(&next, &["a", "b", "c", "d"]), [100, 50, 25, 12]);
+    assert_eq!(cluster.gpu_scores(&next, &["d", "b", "a", "c"]), [12, 50, 100, 25]);
     // One that is full has no score.
     cluster.reserve(&pod("full", 16, 1, None), "a");
-    assert_eq!(cluster.card_scores(&next, &["a", "b", "c", "d"]), [0, 100, 50, 25]);
+    assert_eq!(cluster.gpu_scores(&next, &["a", "b", "c", "d"]), [0, 100, 50, 25]);
 }
 
 #[test]
-fn a_pod_says_itself_how_its_cards_are_chosen() {
+fn a_pod_says_itself_how_its_gpus_are_chosen() {
     let mut cluster = Cluster::new(&[("a", 2)]);
     cluster.ran(20, 4, 1);
     cluster.view.renew_measure();
     let mut next = pod("next", 4, 1, None);
-    let points = |cluster: &Cluster, next: &Value| cluster.card_scores(next, &["a"])[0];
+    let points = |cluster: &Cluster, next: &Value| cluster.gpu_scores(next, &["a"])[0];
     assert_eq!(points(&cluster, &next), 100);
     for (placement, score) in [("pack", 25), ("spread", 75), ("least-fragmentation", 100)] {
         next["metadata"]["annotations"] = json!({ "plimsoll.dev/gpu-placement": placement });
@@ -270,7 +270,7 @@ fn a_pod_says_itself_how_its_cards_are_chosen() {
 }
 
 #[test]
-fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
+fn a_pod_without_gpus_keeps_off_nodes_whose_gpus_need_the_cpu() {
     let mut cluster = Cluster::new(&[("a", 8), ("b", 1)]);
     let score = |cluster: &Cluster| {
         let decision = cluster.decision(&pod("web", 0, 8, None), &["a", "b"]);
@@ -295,7 +295,7 @@ fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
         cluster.view.apply_nodes(Event::Applied(facts(node, 64)), cluster.now);
     }
     assert_eq!(score(&cluster), (80, 80));
-    // Eight cards at 8 cores each need all 64 cores of the one node, not of the other.
+    // Eight GPUs at 8 cores each need all 64 cores of the one node, not of the other.
     cluster.ran(20, 16, 8);
     cluster.view.renew_measure();
     assert_eq!(score(&cluster), (0, 80));
@@ -303,10 +303,10 @@ fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
 
 const SHARE: &str = "plimsoll.dev/gpu-share";
 
-/// So much is in use on the first card, of which pods held nothing.
+/// So much is in use on the first GPU, of which pods held nothing.
 fn share(used: u64, at: Timestamp) -> String {
-    let card = |index: u32, used: u64| json!({ "uuid": format!("GPU-n-{index}"), "units": 16, "allocated": 0, "usedMiB": used });
-    json!({ "time": at, "cards": [card(0, used), card(1, 100)] }).to_string()
+    let gpu = |index: u32, used: u64| json!({ "uuid": format!("GPU-n-{index}"), "units": 16, "allocated": 0, "usedMiB": used });
+    json!({ "time": at, "cards": [gpu(0, used), gpu(1, 100)] }).to_string()
 }
 
 fn measured(used: u64, at: Timestamp) -> NodeFacts {
@@ -323,7 +323,7 @@ fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fr
     let cluster = Cluster::new(&[("n", 2)]);
     let free = || -> Vec<u32> {
         let index = cluster.view.read();
-        index.cards("n").unwrap().accounts().iter().map(|account| account.card.free.0).collect()
+        index.gpus("n").unwrap().accounts().iter().map(|account| account.gpu.free.0).collect()
     };
     let at = |minutes| cluster.now + SignedDuration::from_mins(minutes);
     let apply = |used, minutes| {
@@ -353,8 +353,8 @@ fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fr
     apply(6 * 1024, 22);
     apply(6 * 1024, 23);
     let index = cluster.view.read();
-    let account = &index.cards("n").unwrap().accounts()[0];
-    assert_eq!((account.card.free.0, account.held().0), (10, 0));
+    let account = &index.gpus("n").unwrap().accounts()[0];
+    assert_eq!((account.gpu.free.0, account.held().0), (10, 0));
     assert_eq!(cluster.view.ask(|index| index.pods_on(account)), []);
     assert_eq!(cluster.view.read().totals().used, 0);
     let held = pod("held", 9, 1, None);
@@ -363,7 +363,7 @@ fn memory_that_nobody_manages_counts_where_the_policy_says_so_and_while_it_is_fr
 }
 
 #[tokio::test]
-async fn explain_shows_memory_that_nobody_manages_and_why_the_card_fails() {
+async fn explain_shows_memory_that_nobody_manages_and_why_the_gpu_fails() {
     let sim = Sim::start().await.unwrap();
     let now = Timestamp::now();
     let put = |minutes_ago: i64| {
@@ -379,21 +379,21 @@ async fn explain_shows_memory_that_nobody_manages_and_why_the_card_fails() {
         serde_json::from_str(&rig.post_text("/explain", body).await.1).unwrap()
     };
     let outcomes = |explained: &Explanation| -> Vec<_> {
-        let cards = &explained.nodes[0].cards.as_ref().unwrap().cards;
-        cards.iter().map(|card| (card.free, card.outcome)).collect()
+        let gpus = &explained.nodes[0].gpus.as_ref().unwrap().gpus;
+        gpus.iter().map(|gpu| (gpu.free, gpu.outcome)).collect()
     };
-    let both_fit = [(16, CardOutcome::Fits), (16, CardOutcome::Fits)];
+    let both_fit = [(16, GpuOutcome::Fits), (16, GpuOutcome::Fits)];
     assert_eq!(outcomes(&ask().await), both_fit);
     put(1);
     rig.until("the second measurement", async || outcomes(&ask().await) != both_fit).await;
     let explained = ask().await;
-    assert_eq!(outcomes(&explained), [(4, CardOutcome::TooLittleFree), (16, CardOutcome::Fits)]);
-    let charges = &explained.nodes[0].cards.as_ref().unwrap().cards[0].charges;
+    assert_eq!(outcomes(&explained), [(4, GpuOutcome::TooLittleFree), (16, GpuOutcome::Fits)]);
+    let charges = &explained.nodes[0].gpus.as_ref().unwrap().gpus[0].charges;
     assert_eq!(
         (charges[0].units, charges[0].basis, charges[0].pod.as_str()),
         (12, Basis::Unmanaged, "")
     );
-    // Larger than what is free on either card: the cause has a constant text.
+    // Larger than what is free on either GPU: the cause has a constant text.
     let large = gpu_pod(&sim, "large", 8);
     rig.bind(&large, "n").await;
     let wide = gpu_pod(&sim, "wide", 9);
@@ -423,7 +423,7 @@ async fn a_node_that_is_explained_alone_has_the_rank_that_it_has_among_all() {
         let body = json!({ "Pod": next, "NodeNames": names }).to_string();
         let told: Explanation =
             serde_json::from_str(&rig.post_text("/explain", body).await.1).unwrap();
-        told.nodes.into_iter().map(|node| (node.name, node.cards.unwrap().score)).collect()
+        told.nodes.into_iter().map(|node| (node.name, node.gpus.unwrap().score)).collect()
     };
     let ranked = [("a", 100), ("b", 50), ("c", 25)].map(|(node, score)| (node.to_owned(), score));
     rig.until("the measure", async || scores(None).await == ranked).await;
@@ -432,26 +432,26 @@ async fn a_node_that_is_explained_alone_has_the_rank_that_it_has_among_all() {
     }
 }
 
-/// The pod with eight cards and most of a node's CPU comes last: small pods have left a node for it, although the
+/// The pod with eight GPUs and most of a node's CPU comes last: small pods have left a node for it, although the
 /// fragments that they leave are the same on each.
 #[test]
-fn while_there_is_room_a_node_stays_free_for_a_pod_with_all_its_cards() {
+fn while_there_is_room_a_node_stays_free_for_a_pod_with_all_its_gpus() {
     let names: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
     let nodes: Vec<(&str, u32)> = names.iter().map(|name| (name.as_str(), 8)).collect();
     let asked: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut cluster = Cluster::new(&nodes);
     cluster.ran(20, 16, 4);
     cluster.view.renew_measure();
-    // On each node but the last one, a card is in use.
+    // On each node but the last one, a GPU is in use.
     for (number, node) in names.iter().enumerate().take(5) {
         cluster.changed(&pod(&format!("web-{number}"), 0, 20, Some(node)));
         cluster.reserve(&pod(&format!("small-{number}"), 16, 4, None), node);
     }
     cluster.view.reprice();
     let plain = cluster.decision(&pod("web", 0, 4, None), &asked);
-    let costs = Evaluator::new(&plain).costs_to_cards().unwrap();
+    let costs = Evaluator::new(&plain).costs_to_gpus().unwrap();
     let costs: Vec<i64> = costs.iter().map(|cost| cost.0).collect();
     assert!(costs[5] >= 1_000_000 && costs[..5].iter().all(|cost| *cost < 1_000_000), "{costs:?}");
-    let scores = cluster.card_scores(&pod("next", 16, 4, None), &asked);
+    let scores = cluster.gpu_scores(&pod("next", 16, 4, None), &asked);
     assert_eq!(scores[5], 3, "{scores:?}");
 }

@@ -29,7 +29,7 @@ async fn stays_within_its_limit(sim: &Sim) {
     let mut extender = Measured::start(program, &[&own[..], &flags("15s")[..]].concat()).unwrap();
     extender.ready().await.unwrap();
     let events = r#"plimsoll_watch_events_total{resource="pods"}"#;
-    // With a Lease it lists twice: at its start, and before it gives out cards. The second may begin before the first
+    // With a Lease it lists twice: at its start, and before it gives out GPUs. The second may begin before the first
     // has ended.
     let lists = r#"plimsoll_watch_lists_total{resource="pods"}"#;
     extender.until_metric(lists, 2.0).await.unwrap();

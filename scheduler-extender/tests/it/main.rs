@@ -4,7 +4,6 @@
 mod annotations;
 mod bind;
 mod bodies;
-mod card_evictions;
 mod chaos;
 mod concurrency;
 mod decisions;
@@ -13,6 +12,7 @@ mod deleted_pods;
 mod doubt;
 mod dra;
 mod fragmentation;
+mod gpu_evictions;
 mod large_objects;
 mod metrics;
 mod moves;

@@ -1,4 +1,4 @@
-//! Moving pods to other nodes so that one finds cards: what is proposed, and what `--move-for-cards` does.
+//! Moving pods to other nodes so that one finds GPUs: what is proposed, and what `--move-for-cards` does.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn replica(name: &str, units: u32, on: u32) -> Value {
     pod
 }
 
-/// Nodes with 2 cards of 16 units, and on each one pod of 10 units.
+/// Nodes with 2 GPUs of 16 units, and on each one pod of 10 units.
 async fn spread(sim: &Sim, nodes: &[&str], flags: &[&str]) -> Rig {
     for name in nodes {
         sim.put(gpu_node(name, 2).with("cpu", 4).with("pods", 110).with(GPU, 32));
@@ -53,20 +53,20 @@ async fn spread(sim: &Sim, nodes: &[&str], flags: &[&str]) -> Rig {
     rig
 }
 
-/// Two cards of 16 units by a node that can enforce `mps`, with what it reports of the end of clients.
-fn mps_cards(node: &str, drain: Option<bool>) -> String {
-    let card = |index: u32| {
-        let mut card = json!({
+/// Two GPUs of 16 units by a node that can enforce `mps`, with what it reports of the end of clients.
+fn mps_gpus(node: &str, drain: Option<bool>) -> String {
+    let gpu = |index: u32| {
+        let mut gpu = json!({
             "uuid": format!("GPU-{node}-{index}"), "index": index, "model": "NVIDIA A10",
             "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
             "isolation": "mps", "mpsClients": 48,
         });
         if let Some(drain) = drain {
-            card["mpsDrain"] = drain.into();
+            gpu["mpsDrain"] = drain.into();
         }
-        card
+        gpu
     };
-    json!([card(0), card(1)]).to_string()
+    json!([gpu(0), gpu(1)]).to_string()
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn clients_of_mps_beside_others_stay_until_their_node_terminates_them_befo
     let sim = Sim::start().await.unwrap();
     for name in ["a", "b"] {
         let node = gpu_node(name, 2).with("cpu", 8).with("pods", 110).with(GPU, 32);
-        sim.put(node.annotation("plimsoll.dev/gpu-cards", mps_cards(name, None)));
+        sim.put(node.annotation("plimsoll.dev/gpu-cards", mps_gpus(name, None)));
     }
     let rig = Rig::start(&sim).await;
     for (name, node) in [("web-0", "a"), ("web-1", "a"), ("web-2", "b"), ("web-3", "b")] {
@@ -88,14 +88,14 @@ async fn clients_of_mps_beside_others_stay_until_their_node_terminates_them_befo
     rig.until("the pods", async || rig.used().await == 20).await;
     for drain in [None, Some(false)] {
         for name in ["a", "b"] {
-            report_cards(&sim, name, &mps_cards(name, drain));
+            report_gpus(&sim, name, &mps_gpus(name, drain));
         }
         let answer = asked(&rig, "cards=2&units=16").await;
         assert_eq!(answer.get("proposal"), None, "{answer}");
         assert_eq!(answer["staying"], json!([{"reason": "mpsClient", "pods": 4}]));
     }
     for name in ["a", "b"] {
-        report_cards(&sim, name, &mps_cards(name, Some(true)));
+        report_gpus(&sim, name, &mps_gpus(name, Some(true)));
     }
     rig.until("a proposal", async || {
         asked(&rig, "cards=2&units=16").await.get("proposal").is_some()
@@ -103,9 +103,9 @@ async fn clients_of_mps_beside_others_stay_until_their_node_terminates_them_befo
     .await;
 }
 
-fn report_cards(sim: &Sim, node: &str, cards: &str) {
+fn report_gpus(sim: &Sim, node: &str, gpus: &str) {
     sim.change(sim::NODES, "", node, |node| {
-        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = cards.into();
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = gpus.into();
     });
 }
 
@@ -139,7 +139,7 @@ fn set(sim: &Sim, name: &str, path: &[&str], value: &Value) {
 }
 
 #[tokio::test]
-async fn where_no_node_has_two_whole_cards_one_move_makes_them() {
+async fn where_no_node_has_two_whole_gpus_one_move_makes_them() {
     let sim = Sim::start().await.unwrap();
     let rig = spread(&sim, &["a", "b", "c"], &[]).await;
     let answer = asked(&rig, "cards=2&units=16").await;
@@ -148,7 +148,7 @@ async fn where_no_node_has_two_whole_cards_one_move_makes_them() {
     assert_eq!((&it["name"], &it["units"]), (&json!(format!("web-{node}")), &json!(10)));
     assert_ne!(it["to"], node, "{answer}");
     assert_eq!(it["workload"], format!("ReplicaSet/web-{node}"));
-    // One card is there already.
+    // One GPU is there already.
     let answer = asked(&rig, "units=16").await;
     assert_eq!(answer["proposal"]["moves"], json!([]));
     assert!(evicted(&sim).is_empty());
@@ -162,7 +162,7 @@ async fn where_no_node_has_two_whole_cards_one_move_makes_them() {
 
 /// kube-scheduler asks no extender: no node's total suffices. The pods that wait are listed.
 #[tokio::test]
-async fn a_pod_for_which_no_nodes_total_suffices_gets_its_cards_by_a_move() {
+async fn a_pod_for_which_no_nodes_total_suffices_gets_its_gpus_by_a_move() {
     let sim = Sim::start().await.unwrap();
     let rig = spread(&sim, &["a", "b"], &FLAGS).await;
     let _scheduler = scheduler(&sim, &rig);
@@ -292,11 +292,11 @@ spec:
 ";
     for (load, uses, moves) in [(0.3, "1", true), (0.75, "1", false), (0.3, "2.5", false)] {
         let sim = Sim::start().await.unwrap();
-        for (name, cards, load) in [("a", 2, 0.1), ("c", 1, load)] {
-            let node = gpu_node(name, cards).with("cpu", 4).with("pods", 110);
+        for (name, gpus, load) in [("a", 2, 0.1), ("c", 1, load)] {
+            let node = gpu_node(name, gpus).with("cpu", 4).with("pods", 110);
             let reading = Reading::new(Ratio::new(load).unwrap(), Timestamp::now());
             let reading = ReadingCodec::default().encode(&reading);
-            sim.put(node.with(GPU, 16 * cards).annotation("cpu_usage_avg_5m", reading));
+            sim.put(node.with(GPU, 16 * gpus).annotation("cpu_usage_avg_5m", reading));
         }
         let rig = Rig::start_under(&sim, policy, &FLAGS).await;
         let web = sim.put(replica("web", 10, 1));
@@ -324,7 +324,7 @@ async fn after_moves_in_vain_none_follow_for_the_same_pod() {
     train["status"]["conditions"] = unschedulable();
     sim.put(train.clone());
     rig.until("the eviction", async || !evicted(&sim).is_empty()).await;
-    // Its workload makes it anew. The cards that were freed are in use again.
+    // Its workload makes it anew. The GPUs that were freed are in use again.
     sim.delete(PODS, "default", "train");
     let [moved] = &evicted(&sim)[..] else { panic!("{:?}", evicted(&sim)) };
     let node = moved.strip_prefix("web-").unwrap().to_owned();

@@ -5,16 +5,15 @@ use sim::{NODES, PODS, Sim, Verb, WRITTEN_EVENTS, pod};
 
 use crate::rig::{GPU, Rig, gpu_node};
 
-/// A node's report of one card with these pods outside of MPS.
+/// A node's report of one GPU with these pods outside of MPS.
 fn report(sim: &Sim, node: &str, outside: &[&Value]) {
-    let card = json!({
+    let gpu = json!({
         "uuid": format!("GPU-{node}"), "index": 0, "model": "NVIDIA A10", "memoryMiB": 16384,
         "units": 16, "healthy": true, "pods": {}, "isolation": "mps", "mpsClients": 48,
         "mpsDrain": true, "outsideMps": outside,
     });
     sim.change(NODES, "", node, |node| {
-        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] =
-            json!([card]).to_string().into();
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = json!([gpu]).to_string().into();
     });
 }
 
@@ -87,11 +86,11 @@ async fn a_static_pod_and_one_whose_end_may_end_others_stay() {
             json!([{"apiVersion": "v1", "kind": "Node", "name": "b", "uid": "b", "controller": true}]);
     });
     sim.change(NODES, "", "a", |node| {
-        let cards = node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].as_str().unwrap();
-        let mut cards: Value = serde_json::from_str(cards).unwrap();
-        cards[0]["mpsDrain"] = false.into();
-        cards[0]["outsideMps"] = json!([uids[0], uids[1]]);
-        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = cards.to_string().into();
+        let gpus = node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].as_str().unwrap();
+        let mut gpus: Value = serde_json::from_str(gpus).unwrap();
+        gpus[0]["mpsDrain"] = false.into();
+        gpus[0]["outsideMps"] = json!([uids[0], uids[1]]);
+        node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] = gpus.to_string().into();
     });
     report(&sim, "b", &[&uids[2], &uids[3]]);
     rig.until("the other pod of the node", async || !evicted(&sim).is_empty()).await;

@@ -149,16 +149,16 @@ async fn a_single_node_that_passes_counts_the_pod_at_once_and_not_against_itself
 }
 
 #[tokio::test]
-async fn a_gpu_pod_passes_soft_limits_where_a_card_fits() {
+async fn a_gpu_pod_passes_soft_limits_where_a_gpu_fits() {
     let sim = Sim::start().await.unwrap();
-    let hot = |name: &str, cpu: f64, cards| {
+    let hot = |name: &str, cpu: f64, gpus| {
         let at = Timestamp::now();
         let reading =
             placement::reading::Reading::new(placement::units::Ratio::new(cpu).unwrap(), at);
         let text = placement::reading::ReadingCodec::default().encode(&reading);
-        gpu_node(name, cards).with(GPU, 16).annotation("cpu_usage_avg_5m", text)
+        gpu_node(name, gpus).with(GPU, 16).annotation("cpu_usage_avg_5m", text)
     };
-    // The cool node and the least loaded one have no card.
+    // The cool node and the least loaded one have no GPU.
     sim.put(hot("cool", 0.10, 0));
     sim.put(hot("warm", 0.70, 0));
     sim.put(hot("cards", 0.90, 1));

@@ -1,4 +1,4 @@
-//! Where a pod counts, whatever its annotations say: on two cards of 16 units, a pod of 4.
+//! Where a pod counts, whatever its annotations say: on two GPUs of 16 units, a pod of 4.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Node `n1` with the cards `GPU-0` and `GPU-1`, and no pods.
+    /// Node `n1` with the GPUs `GPU-0` and `GPU-1`, and no pods.
     fn new() -> Self {
         let view = empty_view();
         let cluster = Self { view, now: Timestamp::now() };
@@ -26,16 +26,16 @@ impl Cluster {
         cluster
     }
 
-    /// The device plugin reports the pods on each card.
+    /// The device plugin reports the pods on each GPU.
     fn report(&self, pods: [Value; 2]) {
-        let card = |(index, pods): (usize, Value)| {
+        let gpu = |(index, pods): (usize, Value)| {
             json!({
                 "uuid": format!("GPU-{index}"), "index": index, "model": "NVIDIA A10",
                 "memoryMiB": 16384, "units": 16, "healthy": true, "pods": pods,
             })
         };
-        let cards: Vec<Value> = pods.into_iter().enumerate().map(card).collect();
-        let annotations = json!({ "plimsoll.dev/gpu-cards": Value::from(cards).to_string() });
+        let gpus: Vec<Value> = pods.into_iter().enumerate().map(gpu).collect();
+        let annotations = json!({ "plimsoll.dev/gpu-cards": Value::from(gpus).to_string() });
         let node = json!({ "metadata": { "name": "n1", "annotations": annotations } });
         let node: cluster::Node = serde_json::from_value(node).unwrap();
         let facts = node.facts(&Names::default(), &ReadingCodec::default());
@@ -61,13 +61,13 @@ impl Cluster {
         assert_eq!(none, []);
     }
 
-    /// Units of each card that are not free.
+    /// Units of each GPU that are not free.
     fn charged(&self) -> [u32; 2] {
         let index = self.view.read();
-        let cards = index.cards("n1").unwrap();
-        [0, 1].map(|card: usize| {
-            let card = &cards.accounts()[card].card;
-            card.units.0 - card.free.0
+        let gpus = index.gpus("n1").unwrap();
+        [0, 1].map(|gpu: usize| {
+            let gpu = &gpus.accounts()[gpu].gpu;
+            gpu.units.0 - gpu.free.0
         })
     }
 }
@@ -83,12 +83,12 @@ fn pod(annotations: &Value) -> PodFacts {
     pod.facts(&Names::default())
 }
 
-fn claim(card: &str) -> Value {
-    json!({ "plimsoll.dev/gpu-claim": json!({ "c": { card: 4 } }).to_string() })
+fn claim(gpu: &str) -> Value {
+    json!({ "plimsoll.dev/gpu-claim": json!({ "c": { gpu: 4 } }).to_string() })
 }
 
 #[test]
-fn a_claim_edited_after_bind_does_not_empty_the_chosen_card() {
+fn a_claim_edited_after_bind_does_not_empty_the_chosen_gpu() {
     let cluster = Cluster::new();
     cluster.reserve();
     cluster.show(&claim("GPU-0"));
@@ -103,7 +103,7 @@ fn a_claim_edited_after_bind_does_not_empty_the_chosen_card() {
 }
 
 #[test]
-fn a_claim_removed_after_bind_does_not_empty_the_chosen_card() {
+fn a_claim_removed_after_bind_does_not_empty_the_chosen_gpu() {
     let cluster = Cluster::new();
     cluster.reserve();
     cluster.show(&json!({ "ALIYUN_COM_GPU_MEM_IDX": "1" }));
@@ -116,22 +116,22 @@ fn a_claim_removed_after_bind_does_not_empty_the_chosen_card() {
 fn aliyuns_index_is_believed_nowhere() {
     let cluster = Cluster::new();
     cluster.show(&json!({ "ALIYUN_COM_GPU_MEM_IDX": "0" }));
-    // Without a claim it is on no card until it is admitted.
+    // Without a claim it is on no GPU until it is admitted.
     assert_eq!(cluster.charged(), [0, 0]);
     cluster.report([json!({}), json!({ "a": 4 })]);
     assert_eq!(cluster.charged(), [0, 4]);
 }
 
 #[test]
-fn a_card_that_the_node_lacks_is_an_unknown_place() {
+fn a_gpu_that_the_node_lacks_is_an_unknown_place() {
     let cluster = Cluster::new();
     cluster.show(&claim("GPU-9"));
     assert_eq!(cluster.charged(), [4, 4]);
 }
 
 #[test]
-fn after_a_restart_a_claim_alone_empties_no_card() {
-    // Bind, in the process before this one, may have chosen another card than the claim names by now.
+fn after_a_restart_a_claim_alone_empties_no_gpu() {
+    // Bind, in the process before this one, may have chosen another GPU than the claim names by now.
     let cluster = Cluster::new();
     cluster.show(&claim("GPU-1"));
     assert_eq!(cluster.charged(), [4, 4]);
@@ -152,7 +152,7 @@ fn what_the_kubelet_recorded_counts_when_the_record_is_gone() {
 }
 
 #[test]
-fn a_pod_on_another_card_than_its_claims_counts_there_alone() {
+fn a_pod_on_another_gpu_than_its_claims_counts_there_alone() {
     let cluster = Cluster::new();
     cluster.reserve();
     cluster.show(&claim("GPU-0"));

@@ -1,5 +1,5 @@
 //! kube-scheduler's stand-in with the shipped configuration and the real extender: what happens to pods of higher
-//! priority where nodes are overloaded, or their cards full.
+//! priority where nodes are overloaded, or their GPUs full.
 
 use jiff::SignedDuration;
 use serde_json::Value;
@@ -78,10 +78,10 @@ async fn an_overloaded_node_loses_no_pod_to_preemption() {
     assert!(sim.pod("default", "low-hot").is_some());
 }
 
-/// On each of two nodes with two cards of 16 units, evicting the two pods of lower priority frees 16 units: 8 on each
-/// card of `apart`, one whole card of `together`.
+/// On each of two nodes with two GPUs of 16 units, evicting the two pods of lower priority frees 16 units: 8 on each
+/// GPU of `apart`, one whole GPU of `together`.
 #[tokio::test]
-async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
+async fn a_node_whose_victims_free_no_gpu_for_the_pod_loses_none_of_them() {
     let sim = Sim::start().await.unwrap();
     for node in ["apart", "together"] {
         sim.put(gpu_node(node, 2).with("cpu", 8).with(GPU, 32));
@@ -91,7 +91,7 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
         let pod = sim.put(gpu_pod_of(name, units, priority));
         assert_eq!(rig.bind(&pod, node).await, "");
     };
-    // By itself kube-scheduler evicts the pods of the lowest priority. The fuller card is filled first.
+    // By itself kube-scheduler evicts the pods of the lowest priority. The fuller GPU is filled first.
     bound("apart-low-0", 8, 0, "apart").await;
     bound("apart-stays-0", 8, 2000, "apart").await;
     bound("apart-low-1", 8, 0, "apart").await;
@@ -115,10 +115,10 @@ async fn a_node_whose_victims_free_no_card_for_the_pod_loses_none_of_them() {
     assert!(!is_there("together-low-0") && !is_there("together-low-1"));
 }
 
-/// Three full cards of 16 units, each with a pod of 12 and a less important one of 4. By totals the three of 4 would
+/// Three full GPUs of 16 units, each with a pod of 12 and a less important one of 4. By totals the three of 4 would
 /// do.
 #[tokio::test]
-async fn one_pod_is_evicted_where_the_dry_run_takes_three_and_its_card_is_kept() {
+async fn one_pod_is_evicted_where_the_dry_run_takes_three_and_its_gpu_is_kept() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("node", 3).with("cpu", 16).with(GPU, 48));
     let rig = Rig::start(&sim).await;
@@ -126,12 +126,12 @@ async fn one_pod_is_evicted_where_the_dry_run_takes_three_and_its_card_is_kept()
         let pod = sim.put(gpu_pod_of(name, units, priority));
         assert_eq!(rig.bind(&pod, "node").await, "");
     };
-    for card in 0..3 {
-        bound(&format!("small-{card}"), 4, 0).await;
-        bound(&format!("large-{card}"), 12, 500).await;
+    for gpu in 0..3 {
+        bound(&format!("small-{gpu}"), 4, 0).await;
+        bound(&format!("large-{gpu}"), 12, 500).await;
     }
     let gone = |sim: &Sim| {
-        let all = (0..3).flat_map(|card| [format!("small-{card}"), format!("large-{card}")]);
+        let all = (0..3).flat_map(|gpu| [format!("small-{gpu}"), format!("large-{gpu}")]);
         all.filter(|name| sim.pod("default", name).is_none()).collect::<Vec<_>>()
     };
     let (_scheduler, _decisions) = Scheduler::start(&sim, shipped_config(&rig)).unwrap();
@@ -149,7 +149,7 @@ async fn one_pod_is_evicted_where_the_dry_run_takes_three_and_its_card_is_kept()
 }
 
 #[tokio::test]
-async fn a_budget_is_not_violated_where_another_card_can_be_freed() {
+async fn a_budget_is_not_violated_where_another_gpu_can_be_freed() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("node", 2).with("cpu", 16).with(GPU, 32));
     sim.put(serde_json::json!({

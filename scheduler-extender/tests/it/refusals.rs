@@ -1,7 +1,7 @@
 //! Nodes that cannot start a pod, by their report or by what their kubelet refused, get none.
 
-use api::cards::Closed;
-use api::explain::{CardOutcome, Explanation};
+use api::explain::{Explanation, GpuOutcome};
+use api::gpus::Closed;
 use api::node::Sharing;
 use serde_json::{Value, json};
 use sim::{NODES, PODS, Sim, WRITTEN_EVENTS, node, pod};
@@ -12,14 +12,14 @@ const FILTER: &str = "/gpushare-scheduler";
 const ISOLATION: &str = "plimsoll.dev/gpu-isolation";
 const SEE: &str = " (see: kubectl plimsoll explain pod)";
 
-/// A node with one card, whose report has these fields too.
+/// A node with one GPU, whose report has these fields too.
 fn node_with(name: &str, more: &Value) -> sim::NodeBuilder {
-    let mut card = json!({
+    let mut gpu = json!({
         "uuid": format!("GPU-{name}"), "index": 0, "model": "NVIDIA A10",
         "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
     });
-    card.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    node(name).annotation("plimsoll.dev/gpu-cards", json!([card]).to_string())
+    gpu.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    node(name).annotation("plimsoll.dev/gpu-cards", json!([gpu]).to_string())
 }
 
 /// Why the node rejects the pod; empty if it does not.
@@ -31,19 +31,19 @@ async fn rejection(rig: &Rig, pod: &Value, node: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_card_that_its_node_closes_gets_no_pod_and_explain_says_why() {
+async fn a_gpu_that_its_node_closes_gets_no_pod_and_explain_says_why() {
     let sim = Sim::start().await.unwrap();
     sim.put(node_with("closed", &json!({ "closed": "cdi" })));
     let rig = Rig::start(&sim).await;
     let train = gpu_pod(&sim, "train", 4);
     let why = rejection(&rig, &train, "closed").await;
-    assert!(why.ends_with("cards with room take no new pods, see the events of the node"), "{why}");
+    assert!(why.ends_with("GPUs with room take no new pods, see the events of the node"), "{why}");
     assert!(rig.bind(&train, "closed").await.contains("take no new pods"));
     let body = json!({ "Pod": train, "NodeNames": ["closed"] });
     let (_, text) = rig.post_text("/explain", body.to_string()).await;
     let explained: Explanation = serde_json::from_str(&text).unwrap();
-    let card = &explained.nodes[0].cards.as_ref().unwrap().cards[0];
-    assert_eq!((card.outcome, card.closed), (CardOutcome::Closed, Some(Closed::Cdi)));
+    let gpu = &explained.nodes[0].gpus.as_ref().unwrap().gpus[0];
+    assert_eq!((gpu.outcome, gpu.closed), (GpuOutcome::Closed, Some(Closed::Cdi)));
 }
 
 #[tokio::test]
@@ -83,31 +83,31 @@ async fn place(sim: &Sim, rig: &Rig, name: &str, isolation: &str) -> Result<(), 
     }
 }
 
-async fn outcome(rig: &Rig, asks: &Value) -> CardOutcome {
+async fn outcome(rig: &Rig, asks: &Value) -> GpuOutcome {
     let body = json!({ "Pod": asks, "NodeNames": ["h100"] });
     let (_, text) = rig.post_text("/explain", body.to_string()).await;
     let explained: Explanation = serde_json::from_str(&text).unwrap();
-    explained.nodes[0].cards.as_ref().unwrap().cards[0].outcome
+    explained.nodes[0].gpus.as_ref().unwrap().gpus[0].outcome
 }
 
 #[tokio::test]
-async fn a_card_gets_the_clients_of_mps_that_it_serves_and_no_pod_without_mps_beside_them() {
+async fn a_gpu_gets_the_clients_of_mps_that_it_serves_and_no_pod_without_mps_beside_them() {
     let sim = Sim::start().await.unwrap();
-    let card = |index: u32| {
+    let gpu = |index: u32| {
         json!({
             "uuid": format!("GPU-{index}"), "index": index, "model": "NVIDIA H100",
             "memoryMiB": 81559, "units": 79, "healthy": true, "pods": {},
             "isolation": "mps", "mpsClients": 48,
         })
     };
-    let report = |cards: &[Value]| {
+    let report = |gpus: &[Value]| {
         node("h100")
-            .annotation("plimsoll.dev/gpu-cards", json!(cards).to_string())
+            .annotation("plimsoll.dev/gpu-cards", json!(gpus).to_string())
             .annotation(ISOLATION, "none")
     };
-    sim.put(report(&[card(0)]));
+    sim.put(report(&[gpu(0)]));
     let rig = Rig::start(&sim).await;
-    let full = "GPU cards with room serve no more clients of MPS";
+    let full = "GPUs with room serve no more clients of MPS";
     let mut placed = 0;
     for n in 0..72 {
         match place(&sim, &rig, &format!("client-{n}"), "mps").await {
@@ -117,25 +117,25 @@ async fn a_card_gets_the_clients_of_mps_that_it_serves_and_no_pod_without_mps_be
     }
     assert_eq!(placed, 48);
     let client = sim.put(pod("client").annotation(ISOLATION, "mps").asking(GPU, 1));
-    assert_eq!(outcome(&rig, &client).await, CardOutcome::TooManyClients);
+    assert_eq!(outcome(&rig, &client).await, GpuOutcome::TooManyClients);
     assert!(rig.bind(&client, "h100").await.contains(full));
     let plain = gpu_pod(&sim, "plain", 1);
-    let other = "GPU cards with room have pods of the other kind: pods with MPS and pods without it share no card";
+    let other = "GPUs with room have pods of the other kind: pods with MPS and pods without it share no GPU";
     assert_eq!(rejection(&rig, &plain, "h100").await, other);
-    assert_eq!(outcome(&rig, &plain).await, CardOutcome::OtherSharing);
+    assert_eq!(outcome(&rig, &plain).await, GpuOutcome::OtherSharing);
     assert!(rig.bind(&plain, "h100").await.contains(other));
-    // A second card: the pod without MPS goes there, and then no client does.
+    // A second GPU: the pod without MPS goes there, and then no client does.
     sim.change(NODES, "", "h100", |node| {
         node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"] =
-            json!([card(0), card(1)]).to_string().into();
+            json!([gpu(0), gpu(1)]).to_string().into();
     });
-    rig.until("the second card", async || rejection(&rig, &plain, "h100").await.is_empty()).await;
+    rig.until("the second GPU", async || rejection(&rig, &plain, "h100").await.is_empty()).await;
     assert_eq!(rig.bind(&plain, "h100").await, "");
     assert_eq!(place(&sim, &rig, "late", "mps").await, Err(full.to_owned()));
     let text = rig.get("/v1/cards").await;
-    let cards: api::node::AllCards = serde_json::from_str(&text).unwrap();
-    let shown = cards.nodes[0].cards.iter();
-    let shown: Vec<_> = shown.map(|card| (card.sharing, card.mps_clients)).collect();
+    let gpus: api::node::AllGpus = serde_json::from_str(&text).unwrap();
+    let shown = gpus.nodes[0].gpus.iter();
+    let shown: Vec<_> = shown.map(|gpu| (gpu.sharing, gpu.mps_clients)).collect();
     let expected = [(Some(Sharing::Mps), Some(48)), (Some(Sharing::Turns), None)];
     assert_eq!(shown, expected);
 }

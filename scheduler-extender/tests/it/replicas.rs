@@ -1,4 +1,4 @@
-//! Two replicas with a Lease: one gives out cards, the other passes requests on and is ready to take over.
+//! Two replicas with a Lease: one gives out GPUs, the other passes requests on and is ready to take over.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command};
@@ -24,7 +24,7 @@ pub(crate) async fn replica(sim: &Sim, duration: &str) -> Rig {
     Rig::start_with(sim, &flags.iter().map(String::as_str).collect::<Vec<_>>()).await
 }
 
-/// A replica that gives out cards.
+/// A replica that gives out GPUs.
 async fn leader(sim: &Sim, duration: &str) -> Rig {
     let rig = replica(sim, duration).await;
     leads(&rig).await;
@@ -39,7 +39,7 @@ pub(crate) fn is_leader(rig: &Rig) -> bool {
     rig.context.metrics().unwrap().contains("\nplimsoll_extender_leader 1\n")
 }
 
-/// Two replicas, of which the first leads, and a node with one card.
+/// Two replicas, of which the first leads, and a node with one GPU.
 async fn pair(duration: &str) -> (Sim, Rig, Rig) {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
@@ -72,7 +72,7 @@ async fn filters(rig: &Rig, pod: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn whichever_replica_is_asked_the_one_that_leads_gives_out_the_card() {
+async fn whichever_replica_is_asked_the_one_that_leads_gives_out_the_gpu() {
     let (sim, first, second) = pair("15s").await;
     assert!(is_leader(&first) && !is_leader(&second));
     assert!(first.context.health().is_ready() && second.context.health().is_ready());
@@ -102,7 +102,7 @@ async fn a_request_that_was_passed_on_is_not_passed_on_again() {
 }
 
 #[tokio::test]
-async fn a_leader_that_ends_finishes_its_bindings_before_another_gives_out_cards() {
+async fn a_leader_that_ends_finishes_its_bindings_before_another_gives_out_gpus() {
     let (sim, first, second) = pair("15s").await;
     let (one, two) = (gpu_pod(&sim, "one", 9), gpu_pod(&sim, "two", 9));
     let before = holder(&sim);
@@ -154,7 +154,7 @@ async fn a_leader_that_cannot_renew_begins_no_binding() {
     }
     rig.until("the end of the term", async || !is_leader(&rig)).await;
     let error = rig.bind(&train, "n1").await;
-    assert!(error.contains("no replica of scheduler-extender gives out cards"), "{error}");
+    assert!(error.contains("no replica of scheduler-extender gives out GPUs"), "{error}");
     assert_eq!((sim.log().bindings().len(), rig.used().await), (0, 0));
     sim.faults().release();
     leads(&rig).await;
@@ -239,7 +239,7 @@ async fn the_standby_of_a_killed_leader_knows_what_it_bound() {
 /// A POST that is under way for longer than the Lease lasts, as when its sender was stopped between the check and the
 /// send.
 #[tokio::test]
-async fn a_binding_of_a_stopped_leader_that_lands_late_is_charged_and_its_card_given_out_no_more() {
+async fn a_binding_of_a_stopped_leader_that_lands_late_is_charged_and_its_gpu_given_out_no_more() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("n1", 1));
     let stopped = Process::start(&sim, "9s").await;
@@ -254,7 +254,7 @@ async fn a_binding_of_a_stopped_leader_that_lands_late_is_charged_and_its_card_g
         assert_eq!(standby.bind(&next, "n1").await, "");
         sim.faults().release();
         sim.until("the late binding", |sim| node_of(sim, "late")).await.unwrap();
-        // More than the card has: the device plugin refuses the one that comes second.
+        // More than the GPU has: the device plugin refuses the one that comes second.
         standby.until("the late pod", async || standby.used().await == 18).await;
         assert!(!filters(&standby, &small).await);
         stopped.signal("-CONT");
@@ -313,7 +313,7 @@ impl Service {
 #[tokio::test]
 async fn both_replicas_are_replaced_under_a_stream_of_pods_and_no_call_fails() {
     let sim = Sim::start().await.unwrap();
-    // One card each: no kubelet's records tell a new leader on which of several cards a pod is.
+    // One GPU each: no kubelet's records tell a new leader on which of several GPUs a pod is.
     for node in 0..12 {
         sim.put(gpu_node(&format!("n{node}"), 1).with(GPU, 16));
     }
@@ -347,7 +347,7 @@ async fn both_replicas_are_replaced_under_a_stream_of_pods_and_no_call_fails() {
     assert_eq!((failures, sim.log().bindings().len()), (0, pods));
 }
 
-/// Two more pods of half a card.
+/// Two more pods of half a GPU.
 fn create(sim: &Sim, pods: &mut usize) {
     for _ in 0..2 {
         sim.put(pod(&format!("p{pods}")).asking(GPU, 8));

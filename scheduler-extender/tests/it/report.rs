@@ -2,7 +2,7 @@
 
 use api::capacity::Capacity;
 use api::decisions::{Decided, Decisions, Lack, Nearest};
-use api::node::{AllCards, NodeDetail};
+use api::node::{AllGpus, NodeDetail};
 use api::policy_check::PolicyCheck;
 use api::state::State;
 use jiff::SignedDuration;
@@ -16,7 +16,7 @@ use crate::rig::{GPU, POLICY, Rig, gpu_node, gpu_pod, loaded_node};
 const NOW: SignedDuration = SignedDuration::ZERO;
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-/// `cool` is below its limit, `busy` over it, `old` has a stale reading, and `gpu` two cards.
+/// `cool` is below its limit, `busy` over it, `old` has a stale reading, and `gpu` two GPUs.
 async fn cluster() -> (Sim, Rig) {
     let sim = Sim::start().await.unwrap();
     sim.put(loaded_node("cool", 0.13, NOW).label("topology.kubernetes.io/zone", "west"));
@@ -56,18 +56,18 @@ async fn the_state_has_every_node_by_columns_and_what_is_unknown_is_not_zero() {
         (&nodes.zone[..], &state.zones[..]),
         (&[None, Some(0), None, None][..], &["west".to_owned()][..])
     );
-    assert_eq!(nodes.cards, [0, 0, 2, 0]);
+    assert_eq!(nodes.gpus, [0, 0, 2, 0]);
     let metric = &state.metrics[0];
     assert_eq!(
         (&*metric.name, metric.max, metric.share),
         ("cpu_usage_avg_5m", Some(0.65), Some(1.0))
     );
-    let cards = &state.cards;
+    let gpus = &state.gpus;
     assert_eq!(
-        (&cards.index[..], &cards.units[..], &cards.held[..]),
+        (&gpus.index[..], &gpus.units[..], &gpus.held[..]),
         (&[0, 1][..], &[16, 16][..], &[0, 0][..])
     );
-    assert_eq!((&cards.memory[..], &cards.used[..]), (&[16_384, 16_384][..], &[None, None][..]));
+    assert_eq!((&gpus.memory[..], &gpus.used[..]), (&[16_384, 16_384][..], &[None, None][..]));
     assert_eq!(state.models, ["NVIDIA A10"]);
     assert!(state.replica.leads && state.replica.complete);
 }
@@ -83,7 +83,7 @@ async fn an_update_has_the_nodes_that_changed_and_those_that_are_gone_alone() {
         (&second.nodes.name[..], &second.nodes.limit_ratio[..]),
         (&["cool".to_owned()][..], &[Some(400)][..])
     );
-    assert!(second.removed.is_empty() && second.cards.index.is_empty());
+    assert!(second.removed.is_empty() && second.gpus.index.is_empty());
     sim.delete(NODES, "", "busy");
     let third = update(&rig, &second).await;
     assert_eq!((third.nodes.name.len(), &third.removed[..]), (0, &["busy".to_owned()][..]));
@@ -114,20 +114,20 @@ async fn a_client_that_has_the_version_is_told_so_without_a_body() {
 }
 
 #[tokio::test]
-async fn cards_name_their_pods_and_what_each_holds() {
+async fn gpus_name_their_pods_and_what_each_holds() {
     let (sim, rig) = cluster().await;
     let train = gpu_pod(&sim, "train", 5);
     assert_eq!(rig.bind(&train, "gpu").await, "");
-    let all: AllCards = get(&rig, "/v1/cards").await;
+    let all: AllGpus = get(&rig, "/v1/cards").await;
     assert_eq!(all.nodes.len(), 1);
-    let card = all.nodes[0].cards.iter().find(|card| !card.charges.is_empty()).unwrap();
-    let charge = &card.charges[0];
+    let gpu = all.nodes[0].gpus.iter().find(|gpu| !gpu.charges.is_empty()).unwrap();
+    let charge = &gpu.charges[0];
     assert_eq!((&*charge.namespace, &*charge.name, charge.units), ("default", "train", 5));
-    assert_eq!((card.units, card.free, &*card.model), (16, 11, "NVIDIA A10"));
+    assert_eq!((gpu.units, gpu.free, &*gpu.model), (16, 11, "NVIDIA A10"));
     let node: NodeDetail = get(&rig, "/v1/nodes/gpu").await;
-    assert_eq!(node.cards, all.nodes[0].cards);
+    assert_eq!(node.gpus, all.nodes[0].gpus);
     let state: State = get(&rig, "/v1/state").await;
-    assert_eq!(state.cards.held.iter().sum::<u32>(), 5);
+    assert_eq!(state.gpus.held.iter().sum::<u32>(), 5);
     let cool: NodeDetail = get(&rig, "/v1/nodes/cool").await;
     assert_eq!(cool.load.unwrap().limits[0].reading.value, Some(0.13));
     assert_eq!(rig.get_status("/v1/nodes/none").await.0, 404);
@@ -143,8 +143,8 @@ async fn capacity_is_what_filter_would_accept_and_names_what_is_wrong_in_a_reque
             "units": 16, "healthy": index < 2, "pods": {}, "isolation": "mps", "mpsClients": 48,
         })
     };
-    let cards = json!([mps(0), mps(1), mps(2)]).to_string();
-    sim.put(sim::node("mps").annotation("plimsoll.dev/gpu-cards", cards));
+    let gpus = json!([mps(0), mps(1), mps(2)]).to_string();
+    sim.put(sim::node("mps").annotation("plimsoll.dev/gpu-cards", gpus));
     let client = pod("client").asking(GPU, 4).annotation("plimsoll.dev/gpu-isolation", "mps");
     let client = sim.put(client);
     rig.until("the node", async || rig.bind(&client, "mps").await.is_empty()).await;
@@ -156,7 +156,7 @@ async fn capacity_is_what_filter_would_accept_and_names_what_is_wrong_in_a_reque
     let (status, text) = ask(json!({"sizes": [4, 16]})).await;
     assert_eq!(status, 200, "{text}");
     let found: Vec<Capacity> = serde_json::from_str(&text).unwrap();
-    // Of the card with a client 12 units are free, and no pod without MPS may take them.
+    // Of the GPU with a client 12 units are free, and no pod without MPS may take them.
     let of = |at: usize| (found[at].size, found[at].total.pods, found[at].total.free_units);
     assert_eq!((of(0), of(1)), ((4, 12, 60), (16, 3, 60)));
     assert_eq!((found[0].total.largest, found[0].left_out), (16, 1));
@@ -165,7 +165,7 @@ async fn capacity_is_what_filter_would_accept_and_names_what_is_wrong_in_a_reque
     assert_eq!(models, [("NVIDIA A10", 8), ("NVIDIA L4", 4)]);
     let (_, text) = ask(json!({"sizes": [4], "count": 2, "nodeNames": ["mps", "none"]})).await;
     let found: Vec<Capacity> = serde_json::from_str(&text).unwrap();
-    assert_eq!((found[0].total.cards, found[0].total.pods), (2, 0));
+    assert_eq!((found[0].total.gpus, found[0].total.pods), (2, 0));
     for (body, field) in [
         (json!({"sizes": [0]}), "sizes"),
         (json!({"sizes": vec![1; 33]}), "32 sizes"),
@@ -205,12 +205,12 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
     let decided = &waiting[1];
     assert_eq!((decided.nodes, decided.accepted, decided.asks.as_ref().unwrap().units), (2, 0, 15));
     assert_eq!(decided.reasons.iter().map(|reason| reason.nodes).collect::<Vec<_>>(), [1, 1]);
-    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4, lack: Lack::Units };
+    let nearest = Nearest::Gpu { node: "gpu".to_owned(), index: 0, free: 4, lack: Lack::Units };
     assert_eq!(decided.nearest, Some(nearest));
-    // Larger than any card: still a card is what is missing, and not the load of a node without cards.
+    // Larger than any GPU: still a GPU is what is missing, and not the load of a node without GPUs.
     let huge = gpu_pod(&sim, "huge", 30);
     rig.filter("/gpushare-scheduler", &huge, &["gpu", "busy"]).await;
-    let nearest = Nearest::Card { node: "gpu".to_owned(), index: 0, free: 4, lack: Lack::Units };
+    let nearest = Nearest::Gpu { node: "gpu".to_owned(), index: 0, free: 4, lack: Lack::Units };
     assert_eq!(pending(&rig).await.remove(0).nearest, Some(nearest));
     sim.delete(PODS, "default", "huge");
     assert_eq!(waiting[0].accepted, 1);
@@ -220,7 +220,7 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
     let decisions: Decisions = get(&rig, "/v1/decisions").await;
     let small = decisions.decisions.iter().find(|decided| decided.pod.name == "small").unwrap();
     assert_eq!(
-        (small.node.as_deref(), &small.cards[..], small.better),
+        (small.node.as_deref(), &small.gpus[..], small.better),
         (Some("gpu"), &[0][..], Some(0))
     );
     let newest: Decisions = get(&rig, "/v1/decisions?limit=1").await;
@@ -229,13 +229,13 @@ async fn a_pod_that_waits_is_pending_with_its_reasons_until_it_has_a_node_or_is_
 }
 
 #[tokio::test]
-async fn the_nearest_card_says_what_it_lacks() {
+async fn the_nearest_gpu_says_what_it_lacks() {
     let (sim, rig) = cluster().await;
     for name in ["one", "other"] {
         let pod = gpu_pod(&sim, name, 9);
         assert_eq!(rig.bind(&pod, "gpu").await, "");
     }
-    let nearest = |lack| Some(Nearest::Card { node: "gpu".to_owned(), index: 0, free: 7, lack });
+    let nearest = |lack| Some(Nearest::Gpu { node: "gpu".to_owned(), index: 0, free: 7, lack });
     let whole = pod("whole").asking(GPU, 16);
     let whole = sim.put(whole.annotation("plimsoll.dev/gpu-card-count", "exclusive"));
     rig.filter("/gpushare-scheduler", &whole, &["gpu"]).await;

@@ -223,16 +223,16 @@ pub(crate) fn binding(pod: &Value, node: &str) -> Value {
     json!({ "PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node })
 }
 
-/// A node with cards of 16 units each.
-pub(crate) fn gpu_node(name: &str, cards: u32) -> sim::NodeBuilder {
-    let card = |index: u32| {
+/// A node with GPUs of 16 units each.
+pub(crate) fn gpu_node(name: &str, gpus: u32) -> sim::NodeBuilder {
+    let gpu = |index: u32| {
         json!({
             "uuid": format!("GPU-{name}-{index}"), "index": index, "model": "NVIDIA A10",
             "memoryMiB": 16384, "units": 16, "healthy": true, "pods": {},
         })
     };
-    let cards: Vec<Value> = (0..cards).map(card).collect();
-    node(name).annotation("plimsoll.dev/gpu-cards", Value::from(cards).to_string())
+    let gpus: Vec<Value> = (0..gpus).map(gpu).collect();
+    node(name).annotation("plimsoll.dev/gpu-cards", Value::from(gpus).to_string())
 }
 
 /// A node whose processors were so busy, so long ago.

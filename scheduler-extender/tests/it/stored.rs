@@ -33,7 +33,7 @@ fn watched(view: &View, object: &Value, seen: WatchCause) -> Option<WatchedPod> 
     select_pod(view, &Names::default(), &pod, now())
 }
 
-/// What is computed from all nodes, and the answers to kube-scheduler about a pod with a card and one without.
+/// What is computed from all nodes, and the answers to kube-scheduler about a pod with a GPU and one without.
 fn answer(decider: &Decider, nodes: &[NodeFacts]) {
     decider.view.renew_measure();
     let _ = decider.view.read().nodes_without_reading(now());
@@ -59,7 +59,7 @@ fn decider() -> Decider {
         nominated: Default::default(),
         ratings: Default::default(),
         over_limits: Default::default(),
-        card_evictions: None,
+        gpu_evictions: None,
         shadow: None,
         metrics: Metrics::default(),
         clock: Arc::new(now),

@@ -120,7 +120,7 @@ async fn a_replica_passes_nothing_on_to_a_leader_without_a_certificate_of_its_au
     let body = binding(&gpu_pod(&sim, "train", 5), "n1").to_string();
     let answer = ask(standby.address, &scheduler, "POST /gpushare-scheduler/bind", &body).await;
     let answer = answer.unwrap();
-    assert!(answer.contains("gives out cards now") && answer.contains("certificate"), "{answer}");
+    assert!(answer.contains("gives out GPUs now") && answer.contains("certificate"), "{answer}");
     assert_eq!(sim.log().bindings().len(), 0);
 }
 

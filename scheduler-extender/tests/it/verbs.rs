@@ -1,6 +1,6 @@
 //! Filter, prioritize, inspect and version as kube-scheduler and Aliyun's tools call them.
 
-use api::explain::{Basis, CardOutcome, Charge, Explanation, LimitOutcome, ReadingStatus};
+use api::explain::{Basis, Charge, Explanation, GpuOutcome, LimitOutcome, ReadingStatus};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod, loaded_node};
 use jiff::SignedDuration;
@@ -119,7 +119,7 @@ async fn an_overloaded_node_is_no_candidate_for_preemption() {
 }
 
 #[tokio::test]
-async fn a_gpu_node_is_a_candidate_only_where_the_victims_free_enough_on_one_card() {
+async fn a_gpu_node_is_a_candidate_only_where_the_victims_free_enough_on_one_gpu() {
     let sim = Sim::start().await.unwrap();
     for node in ["apart", "together", "small"] {
         sim.put(gpu_node(node, 2));
@@ -133,7 +133,7 @@ async fn a_gpu_node_is_a_candidate_only_where_the_victims_free_enough_on_one_car
         assert_eq!(rig.bind(&pod, node).await, "");
         json!({ "UID": pod["metadata"]["uid"] })
     };
-    // Cards of 16 units. On `apart`, 8 of each card stay where they are.
+    // GPUs of 16 units. On `apart`, 8 of each GPU stay where they are.
     let a0 = held("a0", 8, "apart").await;
     held("a1", 8, "apart").await;
     let a2 = held("a2", 8, "apart").await;
@@ -203,7 +203,7 @@ async fn a_changed_reading_counts_at_once() {
 }
 
 #[tokio::test]
-async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
+async fn a_gpu_pod_gets_only_nodes_with_a_gpu_for_it() {
     let sim = Sim::start().await.unwrap();
     sim.put(gpu_node("two", 2));
     sim.put(gpu_node("full", 1));
@@ -217,7 +217,7 @@ async fn a_gpu_pod_gets_only_nodes_with_a_card_for_it() {
     let reasons = &answer["FailedAndUnresolvableNodes"];
     let full = "Insufficient GPU Memory in one device (see: kubectl plimsoll explain pod)";
     assert_eq!(reasons["full"], full);
-    assert!(reasons["none"].as_str().unwrap().starts_with("node reports no GPU cards"));
+    assert!(reasons["none"].as_str().unwrap().starts_with("node reports no GPUs"));
     assert_eq!(answer["Error"], "");
 }
 
@@ -242,7 +242,7 @@ async fn an_annotation_that_cannot_be_read_turns_every_node_down_by_its_name() {
     assert_eq!(answer["Error"], "");
     let error = rig.bind(&faulty, "n1").await;
     assert!(
-        error.contains("annotation plimsoll.dev/gpu-card-count: expected 1 to 64 cards"),
+        error.contains("annotation plimsoll.dev/gpu-card-count: expected 1 to 64 GPUs"),
         "{error}"
     );
     assert_eq!(rig.used().await, 0);
@@ -264,7 +264,7 @@ async fn a_gpu_pods_score_is_the_mean_of_load_and_fit() {
     let held = gpu_pod(&sim, "held", 12);
     assert_eq!(rig.bind(&held, "fits").await, "");
     let pending = gpu_pod(&sim, "train", 4);
-    // No reading: 0 for the load. The card is filled on one (100), 12 of 16 stay free on the other (25).
+    // No reading: 0 for the load. The GPU is filled on one (100), 12 of 16 stay free on the other (25).
     assert_eq!(rig.scores(&pending, &["fits", "loose"]).await, [5, 1]);
 }
 
@@ -358,7 +358,7 @@ async fn after_a_deletion_by_force_the_namespaces_pods_wait_and_others_are_answe
 }
 
 #[tokio::test]
-async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_decide_by() {
+async fn explain_tells_every_limit_term_and_gpu_that_filter_and_prioritize_decide_by() {
     let sim = Sim::start().await.unwrap();
     let busy = loaded_node("busy", 0.80, NOW).annotation("plimsoll.dev/gpu-cards", "[]");
     sim.put(busy);
@@ -381,16 +381,16 @@ async fn explain_tells_every_limit_term_and_card_that_filter_and_prioritize_deci
     assert_eq!(load.limits[0].reading.status, ReadingStatus::Fresh);
     assert_eq!((load.limits[0].reading.value, load.score), (Some(0.8), 20));
     assert_eq!(load.terms[0].points.map(f64::round), Some(20.0));
-    assert!(busy.cards.as_ref().unwrap().cards.is_empty());
+    assert!(busy.gpus.as_ref().unwrap().gpus.is_empty());
 
     assert!(two.known && two.accepted && two.reasons.is_empty(), "{two:?}");
-    let cards = two.cards.as_ref().unwrap();
-    assert_eq!((cards.asked, &cards.chosen[..]), (4, &[1][..]));
-    let outcomes: Vec<_> = cards.cards.iter().map(|card| (card.free, card.outcome)).collect();
-    assert_eq!(outcomes, [(3, CardOutcome::TooLittleFree), (16, CardOutcome::Fits)]);
+    let gpus = two.gpus.as_ref().unwrap();
+    assert_eq!((gpus.asked, &gpus.chosen[..]), (4, &[1][..]));
+    let outcomes: Vec<_> = gpus.gpus.iter().map(|gpu| (gpu.free, gpu.outcome)).collect();
+    assert_eq!(outcomes, [(3, GpuOutcome::TooLittleFree), (16, GpuOutcome::Fits)]);
     let (pod, units) = (held["metadata"]["uid"].as_str().unwrap().to_owned(), 13);
     let charge = Charge { pod, units, cores: 0, basis: Basis::Chosen };
-    assert_eq!((&cards.cards[0].charges, &cards.cards[1].charges), (&vec![charge], &Vec::new()));
+    assert_eq!((&gpus.gpus[0].charges, &gpus.gpus[1].charges), (&vec![charge], &Vec::new()));
     assert_eq!(two.load.as_ref().unwrap().limits[0].outcome, LimitOutcome::Unknown);
     assert!(!unheard.known && !unheard.accepted);
 
@@ -427,7 +427,7 @@ async fn inspect_answers_in_the_words_of_aliyuns_extender() {
     assert_eq!(one, json!({ "nodes": [two] }));
     let none: Value =
         serde_json::from_str(&rig.get("/gpushare-scheduler/inspect/plain").await).unwrap();
-    assert_eq!(none, json!({ "nodes": [], "error": "node plain reports no GPU cards" }));
+    assert_eq!(none, json!({ "nodes": [], "error": "node plain reports no GPUs" }));
 }
 
 #[tokio::test]
@@ -465,7 +465,7 @@ async fn metrics_tell_calls_rejections_and_units() {
     let (sim, rig) = loaded_cluster().await;
     sim.put(gpu_node("two", 2));
     rig.filter("/load-aware", &plain(), &["busy", "cool"]).await;
-    rig.until("the cards", async || rig.inspect().await["nodes"] != json!([])).await;
+    rig.until("the GPUs", async || rig.inspect().await["nodes"] != json!([])).await;
     let text = rig.context.metrics().unwrap();
     for line in [
         r#"plimsoll_extender_requests_total{verb="load-aware/filter",outcome="ok"} 1"#,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use cluster::{Event, GpuRequestError, NodeFacts, Pod, PodFacts};
 use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{
-    Card, CardUse, ChoiceRule, Claim, ContainerRequest, GpuRequest, NoFit, RequestError,
+    ChoiceRule, Claim, ContainerRequest, Gpu, GpuRequest, GpuUse, NoFit, RequestError,
 };
 use placement::load::{Evaluation, PodToPlace};
 use placement::names::Names;
@@ -26,7 +26,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Two nodes with one card each, no pods.
+    /// Two nodes with one GPU each, no pods.
     fn new() -> Self {
         let view = empty_view();
         let nodes = ["n1", "n2"].map(|name| facts(gpu_node(name, 1).into()));
@@ -69,9 +69,9 @@ impl Cluster {
     fn used(&self) -> [u64; 2] {
         ["n1", "n2"].map(|node| {
             let index = self.view.read();
-            let cards = index.cards(node);
-            let cards = cards.iter().flat_map(|cards| cards.accounts());
-            cards.map(|account| u64::from(account.held().0)).sum()
+            let gpus = index.gpus(node);
+            let gpus = gpus.iter().flat_map(|gpus| gpus.accounts());
+            gpus.map(|account| u64::from(account.held().0)).sum()
         })
     }
 }
@@ -81,9 +81,9 @@ fn facts(node: Value) -> NodeFacts {
     node.facts(&Names::default(), &ReadingCodec::default())
 }
 
-/// The nodes that have cards, or pods on cards.
-fn nodes_with_cards(view: &View) -> Vec<NodeName> {
-    view.read().nodes_with_cards().map(|(name, _)| name.clone()).collect()
+/// The nodes that have GPUs, or pods on GPUs.
+fn nodes_with_gpus(view: &View) -> Vec<NodeName> {
+    view.read().nodes_with_gpus().map(|(name, _)| name.clone()).collect()
 }
 
 fn id(pod: &PodFacts) -> GpuPodId {
@@ -199,9 +199,9 @@ fn no_ledger_outlives_its_node_and_the_pods_there() {
     cluster.view.apply_nodes(Event::Listed(vec![facts(gpu_node("n2", 1).into())]), cluster.now);
     cluster.apply(Event::Gone(watched(&bound("a", "n1"))));
     cluster.view.change(|index| index.end_departures(Timestamp::MAX));
-    assert_eq!(nodes_with_cards(&cluster.view), ["n2".into()]);
+    assert_eq!(nodes_with_gpus(&cluster.view), ["n2".into()]);
     cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n2", 1).into())), cluster.now);
-    assert!(nodes_with_cards(&cluster.view).is_empty());
+    assert!(nodes_with_gpus(&cluster.view).is_empty());
     // Nor does a reservation make one.
     let request = pending("b").gpu.unwrap().unwrap().request;
     assert!(
@@ -215,7 +215,7 @@ fn no_ledger_outlives_its_node_and_the_pods_there() {
             ))
             .is_err()
     );
-    assert!(nodes_with_cards(&cluster.view).is_empty());
+    assert!(nodes_with_gpus(&cluster.view).is_empty());
 }
 
 #[test]
@@ -242,17 +242,17 @@ fn a_pod_that_ended_unseen_before_its_first_report_counts_until_that_could_have_
     assert_eq!(cluster.used(), [4, 0]);
 }
 
-/// The node's report, with this pod on its card or without.
+/// The node's report, with this pod on its GPU or without.
 fn report(cluster: &Cluster, node: &str, pod: Option<&str>) {
-    let cards = Some(Ok(cards_with_pod(node, pod)));
-    let facts = NodeFacts { cards, ..facts(gpu_node(node, 1).into()) };
+    let gpus = Some(Ok(gpus_with_pod(node, pod)));
+    let facts = NodeFacts { gpus, ..facts(gpu_node(node, 1).into()) };
     cluster.view.apply_nodes(Event::Applied(facts), cluster.now);
 }
 
-fn cards_with_pod(node: &str, pod: Option<&str>) -> Vec<Card> {
-    let cards = facts(gpu_node(node, 1).into()).cards.unwrap().unwrap();
+fn gpus_with_pod(node: &str, pod: Option<&str>) -> Vec<Gpu> {
+    let gpus = facts(gpu_node(node, 1).into()).gpus.unwrap().unwrap();
     let pods: BTreeMap<PodUid, Units> = pod.into_iter().map(|pod| (pod.into(), Units(4))).collect();
-    cards.into_iter().map(|card| Card { pods: pods.clone(), ..card }).collect()
+    gpus.into_iter().map(|gpu| Gpu { pods: pods.clone(), ..gpu }).collect()
 }
 
 #[test]
@@ -348,8 +348,8 @@ fn pods_wait_while_deleted_ones_of_their_namespace_hold_units_and_others_do_not(
     assert_eq!(waits(&cluster, "ml"), Some(HeldByDeleted::ForLong));
     // On a node that is not ready, they hold nothing that others could have.
     let reported = facts(gpu_node("n1", 1).into());
-    let cards = cards_with_pod("n1", Some("a"));
-    let unready = NodeFacts { ready: Some(false), cards: Some(Ok(cards)), ..reported };
+    let gpus = gpus_with_pod("n1", Some("a"));
+    let unready = NodeFacts { ready: Some(false), gpus: Some(Ok(gpus)), ..reported };
     cluster.view.apply_nodes(Event::Applied(unready), cluster.now);
     assert_eq!(waits(&cluster, "ml"), None);
     cluster.view.apply_nodes(Event::Gone(facts(gpu_node("n1", 1).into())), cluster.now);
@@ -385,7 +385,7 @@ fn units_are_not_expected_for_long_after_a_deletion() {
 }
 
 #[test]
-fn a_deleted_pod_whose_processes_never_end_keeps_its_card_but_its_namespace_waits_for_ten_minutes_at_most()
+fn a_deleted_pod_whose_processes_never_end_keeps_its_gpu_but_its_namespace_waits_for_ten_minutes_at_most()
  {
     let mut cluster = Cluster::new();
     let (new, asked) = (pending("new"), pending("new").gpu.unwrap().unwrap().request);
@@ -403,7 +403,7 @@ fn a_deleted_pod_whose_processes_never_end_keeps_its_card_but_its_namespace_wait
 }
 
 #[test]
-fn a_pod_whose_spec_names_its_node_takes_no_card_from_others_and_leaves_nothing() {
+fn a_pod_whose_spec_names_its_node_takes_no_gpu_from_others_and_leaves_nothing() {
     let mut cluster = Cluster::new();
     let by_its_author = |name: &str| {
         let mut pod = bound(name, "n1");
@@ -431,32 +431,32 @@ fn a_pod_whose_spec_names_its_node_takes_no_card_from_others_and_leaves_nothing(
     let index = cluster.view.read();
     let needed = Err(NoFit::NeededByUnplaced);
     assert_eq!(index.fit("n1", &new.uid, &asked, &rule).map(|_| ()), needed);
-    // One that runs is on some card.
+    // One that runs is on some GPU.
     let runs = PodFacts { admitted: true, ..by_its_author("q0") };
     cluster.apply(Event::Applied(watched(&runs)));
     assert_eq!(cluster.used(), [4, 0]);
 }
 
 #[test]
-fn a_pod_on_a_lost_card_counts_there_alone_once_a_report_would_have_shown_it_elsewhere() {
+fn a_pod_on_a_lost_gpu_counts_there_alone_once_a_report_would_have_shown_it_elsewhere() {
     let mut cluster = Cluster::new();
     let mut pod = bound("a", "n1");
     let gpu = pod.gpu.as_mut().unwrap().as_mut().unwrap();
-    gpu.claim = Ok(Some(Claim::on_card(&gpu.request, &"GPU-lost".into())));
+    gpu.claim = Ok(Some(Claim::on_gpu(&gpu.request, &"GPU-lost".into())));
     let (start, after) = (cluster.now, |seconds| SignedDuration::from_secs(seconds));
     cluster.apply(Event::Applied(watched(&pod)));
     // It may not be admitted yet: the device plugin goes by its claim, which its author may have written.
     [0, 60]
         .into_iter()
-        .for_each(|at| cluster.view.change(|index| index.settle_lost_cards(start + after(at))));
+        .for_each(|at| cluster.view.change(|index| index.settle_lost_gpus(start + after(at))));
     assert_eq!(cluster.used(), [4, 0]);
     let admitted = PodFacts { admitted: true, ..pod };
     cluster.apply(Event::Applied(watched(&admitted)));
     [60, 69]
         .into_iter()
-        .for_each(|at| cluster.view.change(|index| index.settle_lost_cards(start + after(at))));
+        .for_each(|at| cluster.view.change(|index| index.settle_lost_gpus(start + after(at))));
     assert_eq!(cluster.used(), [4, 0]);
-    cluster.view.change(|index| index.settle_lost_cards(start + after(71)));
+    cluster.view.change(|index| index.settle_lost_gpus(start + after(71)));
     assert_eq!(cluster.used(), [0, 0]);
     cluster.apply(Event::Applied(watched(&admitted)));
     assert_eq!(cluster.used(), [0, 0]);
@@ -469,8 +469,8 @@ fn a_claim_decides_what_a_bound_pod_has_and_not_what_its_annotations_have_become
     let mut cluster = Cluster::new();
     let mut edited = pending("a");
     let gpu = edited.gpu.as_mut().unwrap().as_mut().unwrap();
-    let whole = CardUse { exclusive: true, ..CardUse::default() };
-    let ask = ContainerRequest { card_use: whole, ..gpu.request.containers()[0].clone() };
+    let whole = GpuUse { exclusive: true, ..GpuUse::default() };
+    let ask = ContainerRequest { gpu_use: whole, ..gpu.request.containers()[0].clone() };
     gpu.request = GpuRequest::new([ask]).unwrap().unwrap();
     cluster.apply(Event::Applied(watched(&edited)));
     // Another replica has bound it before that.
@@ -488,7 +488,7 @@ fn a_pod_whose_containers_have_ended_frees_its_units_with_its_object() {
 }
 
 #[test]
-fn a_new_leader_keeps_a_nominees_card_although_it_never_saw_the_plan() {
+fn a_new_leader_keeps_a_nominees_gpu_although_it_never_saw_the_plan() {
     let mut cluster = Cluster::new();
     let full: Vec<PodFacts> = (0..4)
         .map(|pod| PodFacts { deleting: pod == 0, ..bound(&format!("p{pod}"), "n1") })
@@ -504,7 +504,7 @@ fn a_new_leader_keeps_a_nominees_card_although_it_never_saw_the_plan() {
             .view
             .change(|index| index.reserve(&id(pod), &request, &"n1".into(), &ChoiceRule::default()))
     };
-    assert!(reserve(&pending("other")).is_err(), "the card is kept");
+    assert!(reserve(&pending("other")).is_err(), "the GPU is kept");
     assert!(reserve(&nominee).is_ok());
 }
 
@@ -567,26 +567,26 @@ fn a_bound_pod_cannot_be_reserved_again_nor_cancelled() {
 #[test]
 fn a_pods_annotations_count_until_it_is_bound_and_a_reservation_of_others_is_not_for_it() {
     let mut cluster = Cluster::new();
-    let change = |cluster: &mut Cluster, pod: &PodFacts, card_use, fault| {
+    let change = |cluster: &mut Cluster, pod: &PodFacts, gpu_use, fault| {
         let mut pod = pod.clone();
         let mut gpu = pod.gpu.clone().unwrap().unwrap();
-        let ask = ContainerRequest { card_use, ..gpu.request.containers()[0].clone() };
+        let ask = ContainerRequest { gpu_use, ..gpu.request.containers()[0].clone() };
         (gpu.request, gpu.fault) = (GpuRequest::new([ask]).unwrap().unwrap(), fault);
         pod.gpu = Ok(Some(gpu));
         cluster.apply(Event::Applied(watched(&pod)));
         cluster.view.ask(|index| index.request(&id(&pod))).unwrap()
     };
-    let cards = |cards| CardUse { cards, ..CardUse::default() };
+    let gpus = |gpus| GpuUse { gpus, ..GpuUse::default() };
     let count = |request: Option<GpuRequest>| request.map(|request| request.shares().len());
     let a = pending("a");
-    assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
-    assert_eq!(count(change(&mut cluster, &a, cards(2), None)), Some(2));
+    assert_eq!(count(change(&mut cluster, &a, gpus(1), None)), Some(1));
+    assert_eq!(count(change(&mut cluster, &a, gpus(2), None)), Some(2));
     // With a fault it is not bound by what is known of it.
     let fault = GpuRequestError::Request(RequestError::TooManyCores(Cores(101)));
-    assert_eq!(count(change(&mut cluster, &a, cards(1), Some(fault))), None);
-    assert_eq!(count(change(&mut cluster, &a, cards(1), None)), Some(1));
+    assert_eq!(count(change(&mut cluster, &a, gpus(1), Some(fault))), None);
+    assert_eq!(count(change(&mut cluster, &a, gpus(1), None)), Some(1));
     cluster.reserve(&a, "n1");
-    let changed = change(&mut cluster, &a, cards(2), None).unwrap();
+    let changed = change(&mut cluster, &a, gpus(2), None).unwrap();
     let rule = cluster.view.choice_rule();
     let node = NodeName::from("n1");
     let again =
@@ -602,7 +602,7 @@ fn pods_may_be_told_of_before_their_node() {
     cluster.apply(Event::Applied(watched(&bound("a", "n3"))));
     cluster.view.apply_nodes(Event::Applied(facts(gpu_node("n3", 1).into())), Timestamp::now());
     let index = cluster.view.read();
-    assert_eq!(index.cards("n3").unwrap().accounts()[0].card.free.0, 12);
+    assert_eq!(index.gpus("n3").unwrap().accounts()[0].gpu.free.0, 12);
 }
 
 #[test]
@@ -616,12 +616,12 @@ fn a_node_that_comes_back_finds_its_pods_accounted() {
 }
 
 #[test]
-fn a_torn_report_of_cards_keeps_the_last_good_one() {
+fn a_torn_report_of_gpus_keeps_the_last_good_one() {
     let cluster = Cluster::new();
     let torn = gpu_node("n1", 1).annotation("plimsoll.dev/gpu-cards", "[{\"uu");
     cluster.view.apply_nodes(Event::Applied(facts(torn.into())), Timestamp::now());
     let index = cluster.view.read();
-    assert_eq!(index.cards("n1").unwrap().accounts().len(), 1);
+    assert_eq!(index.gpus("n1").unwrap().accounts().len(), 1);
 }
 
 #[test]

@@ -59,15 +59,15 @@ impl Gpu {
         let library = if fake { stand_in(parts, folder, &script)? } else { own_library() };
         let nvml = Library::open(&library)
             .context("no GPU to ask: install NVIDIA's driver, or run with --fake (FAKE=1)")?;
-        let cards = nvml.cards()?;
-        let card = cards.first().context("NVML tells of no GPU")?.clone();
+        let gpus = nvml.gpus()?;
+        let gpu = gpus.first().context("NVML tells of no GPU")?.clone();
         let gpu = Self {
             driver: nvml.driver().context("NVML does not tell the driver's version")?,
-            model: card.model.unwrap_or_default(),
-            memory_mib: card.memory_mib.context("NVML does not tell the GPU's memory")?,
-            reserved_mib: card.reserved_mib.unwrap_or_default(),
-            minor: card.minor.context("NVML does not tell the GPU's device node")?,
-            uuid: card.uuid,
+            model: gpu.model.unwrap_or_default(),
+            memory_mib: gpu.memory_mib.context("NVML does not tell the GPU's memory")?,
+            reserved_mib: gpu.reserved_mib.unwrap_or_default(),
+            minor: gpu.minor.context("NVML does not tell the GPU's device node")?,
+            uuid: gpu.uuid,
             library,
             fake,
             script,

@@ -14,7 +14,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 ///
 /// It writes what happens, a line each: for each pod why it is where it is, and what kube-scheduler
 /// would have done by itself. Its first line has the address of the extender's page, which shows
-/// the nodes' loads and the cards with their pods.
+/// the nodes' loads and the GPUs with their pods.
 #[derive(Debug, Parser)]
 #[command(name = "plimsoll-demo", version, about, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, after_help = DEMO_HELP)]
@@ -61,7 +61,7 @@ const DEMO_HELP: &str = "\
 The last line of the output is one JSON object (unless nothing could be started; stderr says why):
   pods, bound, running, pending   pods made, placed, started (many end again), and left waiting
   double_booked_mib               GPU memory promised to two pods at once
-  card_mismatches                 containers that saw another card than was chosen for them
+  card_mismatches                 containers that saw another GPU than was chosen for them
   hot_node_placements             pods placed on overloaded nodes
 The last three are counted from what processes see, by code that Plimsoll does not share, and must be 0.
 
@@ -96,8 +96,9 @@ pub struct DemoArgs {
 /// What can be broken on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sabotage {
-    /// A node's container runtime hands over another card than it was told to.
-    Card,
+    /// A node's container runtime hands over another GPU than it was told to.
+    #[value(alias = "card")]
+    Gpu,
     /// The exporters of overloaded nodes report them idle.
     Hot,
     /// GPU pods are bound without the extender, past its ledger.

@@ -1,8 +1,8 @@
 //! What kube-scheduler does by itself: a second cluster inside this process has the same nodes and gets the same pods,
 //! and its scheduler has no extenders. Each of its choices counts for its next one, as requests and GPU memory do.
 //!
-//! No pod runs there, and its scheduler knows no cards. Whether a pod would have had a card is computed here, in
-//! kube-scheduler's favour: each pod takes the fullest card that has room, and one that finds none takes nothing.
+//! No pod runs there, and its scheduler knows no GPUs. Whether a pod would have had a GPU is computed here, in
+//! kube-scheduler's favour: each pod takes the fullest GPU that has room, and one that finds none takes nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use sim::{PODS, Sim};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::model::loads::Loads;
-use crate::model::nodes::{self, CARD_UNITS};
+use crate::model::nodes::{self, GPU_UNITS};
 use crate::model::objects::{annotated_load, is_daemon, name, peak_units, text, uid};
 
 /// The node that each pod would be on, by the pod's UID; `None` where no node takes it.
@@ -35,7 +35,7 @@ pub(crate) struct Choice {
 pub(crate) enum Problem {
     CpuOverloaded,
     MemoryOverloaded,
-    NoCard,
+    NoGpu,
 }
 
 /// The second cluster. Dropping it ends it.
@@ -49,7 +49,7 @@ pub(crate) struct Baseline {
 #[derive(Debug, Default)]
 struct State {
     choices: Choices,
-    cards: Cards,
+    gpus: Gpus,
 }
 
 impl Baseline {
@@ -82,7 +82,7 @@ impl Baseline {
     /// Deletes a pod.
     pub(crate) fn pod_deleted(&self, pod: &Value) {
         self.sim.delete(PODS, text(&pod["metadata"]["namespace"]), name(pod));
-        self.state().cards.release(uid(pod));
+        self.state().gpus.release(uid(pod));
     }
 
     /// Takes note of what its scheduler has decided.
@@ -100,7 +100,7 @@ impl Baseline {
     fn choice(&self, pod: &Value, node: &str) -> Choice {
         let (cpu, memory) = self.load(node);
         let over = self.loads.policy().limits().exceeded_by(cpu, memory);
-        let has_card = self.state().cards.take(uid(pod), node, peak_units(pod));
+        let has_gpu = self.state().gpus.take(uid(pod), node, peak_units(pod));
         let problem = if is_daemon(pod) {
             // A DaemonSet's pod has no other node.
             None
@@ -108,10 +108,10 @@ impl Baseline {
             Some(Problem::CpuOverloaded)
         } else if over.memory {
             Some(Problem::MemoryOverloaded)
-        } else if has_card {
+        } else if has_gpu {
             None
         } else {
-            Some(Problem::NoCard)
+            Some(Problem::NoGpu)
         };
         Choice { node: node.to_owned(), cpu, problem }
     }
@@ -135,24 +135,24 @@ impl Baseline {
     }
 }
 
-/// Node, card and units of each pod, by UID.
+/// Node, GPU and units of each pod, by UID.
 #[derive(Debug, Default)]
-struct Cards(BTreeMap<String, (String, usize, u64)>);
+struct Gpus(BTreeMap<String, (String, usize, u64)>);
 
-impl Cards {
-    /// Puts a pod on the fullest card that has room. Returns whether there was one.
+impl Gpus {
+    /// Puts a pod on the fullest GPU that has room. Returns whether there was one.
     fn take(&mut self, uid: &str, node: &str, units: u64) -> bool {
-        let cards = nodes::find(node).map_or(0, |(_, plan)| plan.cards);
-        let free = (0..cards).map(|card| (CARD_UNITS.saturating_sub(self.used(node, card)), card));
-        let fullest = free.filter(|(free, _)| *free >= units).min().map(|(_, card)| card);
-        if let Some(card) = fullest {
-            self.0.insert(uid.to_owned(), (node.to_owned(), card, units));
+        let gpus = nodes::find(node).map_or(0, |(_, plan)| plan.gpus);
+        let free = (0..gpus).map(|gpu| (GPU_UNITS.saturating_sub(self.used(node, gpu)), gpu));
+        let fullest = free.filter(|(free, _)| *free >= units).min().map(|(_, gpu)| gpu);
+        if let Some(gpu) = fullest {
+            self.0.insert(uid.to_owned(), (node.to_owned(), gpu, units));
         }
         fullest.is_some() || units == 0
     }
 
-    fn used(&self, node: &str, card: usize) -> u64 {
-        let here = self.0.values().filter(|(on, index, _)| on == node && *index == card);
+    fn used(&self, node: &str, gpu: usize) -> u64 {
+        let here = self.0.values().filter(|(on, index, _)| on == node && *index == gpu);
         here.map(|(.., units)| units).sum()
     }
 

@@ -27,8 +27,8 @@ pub(crate) struct Summary {
     findings: Vec<String>,
     /// Pods that kube-scheduler by itself would have put on an overloaded node.
     baseline_overloaded: usize,
-    /// Pods that it would have put where no single card fits.
-    baseline_without_card: usize,
+    /// Pods that it would have put where no single GPU fits.
+    baseline_without_gpu: usize,
     checked_containers: usize,
     sabotage: SabotageResult,
     /// Errors of the output files. They fail the run, and say nothing about the cluster.
@@ -48,7 +48,7 @@ impl SabotageResult {
     fn of(sabotage: Option<Sabotage>, counts: &Counts) -> Self {
         let noticed = match sabotage {
             None => return Self::NoSabotage,
-            Some(Sabotage::Card) => counts.card_mismatches > 0,
+            Some(Sabotage::Gpu) => counts.gpu_mismatches > 0,
             Some(Sabotage::Hot) => counts.hot_node_placements > 0,
             Some(Sabotage::Ledger) => counts.double_booked_mib > 0,
         };
@@ -65,12 +65,12 @@ impl Summary {
     ) -> Self {
         let problems: Vec<Problem> =
             choices.values().flatten().filter_map(|choice| choice.problem).collect();
-        let without_card = problems.iter().filter(|problem| **problem == Problem::NoCard).count();
+        let without_gpu = problems.iter().filter(|problem| **problem == Problem::NoGpu).count();
         Self {
             ending,
             findings: checker.findings.clone(),
-            baseline_overloaded: problems.len() - without_card,
-            baseline_without_card: without_card,
+            baseline_overloaded: problems.len() - without_gpu,
+            baseline_without_gpu: without_gpu,
             checked_containers: checker.checked_containers,
             sabotage: SabotageResult::of(sabotage, &checker.counts()),
             file_errors: Vec::new(),
@@ -120,24 +120,24 @@ impl Summary {
         let counts = &snapshot.counts;
         let mut text = format!(
             "{} of {} pods ran on {} nodes in {} s, {} waits. kube-scheduler alone\n\
-             would have put {} on overloaded nodes, and {} where no single card fits.\n",
+             would have put {} on overloaded nodes, and {} where no single GPU fits.\n",
             counts.running,
             counts.pods,
             snapshot.nodes.len(),
             snapshot.seconds,
             counts.pending,
             self.baseline_overloaded,
-            self.baseline_without_card,
+            self.baseline_without_gpu,
         );
         let Counts {
-            double_booked_mib: mib, card_mismatches: wrong, hot_node_placements: hot, ..
+            double_booked_mib: mib, gpu_mismatches: wrong, hot_node_placements: hot, ..
         } = counts;
         line(&mut text, *mib == 0, &format!("{mib} MiB of GPU memory promised twice"));
         let of = self.checked_containers;
         line(
             &mut text,
             *wrong == 0,
-            &format!("{wrong} of {of} containers saw another card than was chosen"),
+            &format!("{wrong} of {of} containers saw another GPU than was chosen"),
         );
         line(&mut text, *hot == 0, &format!("{hot} pods put on overloaded nodes"));
         let mark = match self.outcome_code() {
@@ -179,7 +179,7 @@ mod tests {
             ending,
             findings: findings.iter().map(|finding| (*finding).to_owned()).collect(),
             baseline_overloaded: 0,
-            baseline_without_card: 0,
+            baseline_without_gpu: 0,
             checked_containers: 0,
             sabotage,
             file_errors: Vec::new(),
@@ -193,8 +193,8 @@ mod tests {
 
     #[test]
     fn a_sabotage_is_noticed_by_its_own_count_alone() {
-        let counts = Counts { card_mismatches: 1, ..Counts::default() };
-        assert_eq!(SabotageResult::of(Some(Sabotage::Card), &counts), SabotageResult::Noticed);
+        let counts = Counts { gpu_mismatches: 1, ..Counts::default() };
+        assert_eq!(SabotageResult::of(Some(Sabotage::Gpu), &counts), SabotageResult::Noticed);
         assert_eq!(SabotageResult::of(Some(Sabotage::Hot), &counts), SabotageResult::Unnoticed);
         assert_eq!(SabotageResult::of(Some(Sabotage::Ledger), &counts), SabotageResult::Unnoticed);
         assert_eq!(SabotageResult::of(None, &counts), SabotageResult::NoSabotage);

@@ -16,7 +16,7 @@ use args::{Args, Verb};
 /// Printed when a cluster is up.
 const NEXT: &str = "\
   kubectl get nodes -o wide              (kubectl lies beside the other programs: see PATH above)
-  kubectl describe node node-a           readings and cards are annotations of the node
+  kubectl describe node node-a           readings and GPUs are annotations of the node
   make cluster-down                      removes everything again";
 
 fn main() -> ExitCode {

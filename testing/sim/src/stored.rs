@@ -162,7 +162,7 @@ fn metadata(namespace: Option<&str>, annotations: &Value) -> Value {
     })
 }
 
-/// A bound pod with a card, sidecars, a resize and every field that some program reads.
+/// A bound pod with a GPU, sidecars, a resize and every field that some program reads.
 #[must_use]
 pub fn pod() -> Value {
     let annotations = json!({
@@ -244,10 +244,10 @@ pub fn pod() -> Value {
     })
 }
 
-/// A node with two cards and with readings.
+/// A node with two GPUs and with readings.
 #[must_use]
 pub fn node() -> Value {
-    let card = |index: u32| {
+    let gpu = |index: u32| {
         json!({
             "uuid": format!("GPU-{index}"), "index": index, "model": "NVIDIA A10", "memoryMiB": 24_576,
             "units": 24, "healthy": true, "pods": { "u": 3 },
@@ -255,7 +255,7 @@ pub fn node() -> Value {
     };
     let annotations = json!({
         "cpu_usage_avg_5m": "0.63012,2026-11-20T09:00:00Z", "node_hot_value": "2,2026-11-20T09:00:00Z",
-        "plimsoll.dev/gpu-cards": json!([card(0), card(1)]).to_string(), "plimsoll.dev/exporter": "10.0.0.1:19101",
+        "plimsoll.dev/gpu-cards": json!([gpu(0), gpu(1)]).to_string(), "plimsoll.dev/exporter": "10.0.0.1:19101",
         "plimsoll.dev/gpu-isolation": "none", "plimsoll.dev/network-speed": "10G",
         "plimsoll.dev/gpu-share": "{\"time\":\"2026-11-20T09:00:00Z\",\"cards\":[]}",
     });
@@ -315,7 +315,7 @@ pub fn endpoint_slice() -> Value {
     })
 }
 
-/// A ResourceSlice with a card and a part of another one, as NVIDIA's driver publishes them.
+/// A ResourceSlice with a GPU and a part of another one, as NVIDIA's driver publishes them.
 #[must_use]
 pub fn device_slice() -> Value {
     json!({

@@ -9,14 +9,14 @@ use placement::units::MetricName;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
-use crate::exporter::cards::is_of_card;
+use crate::exporter::gpus::is_of_gpu;
 
 /// Which values of an answer are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// Every value.
     All,
-    /// Those of these metrics, and those of single cards.
+    /// Those of these metrics, and those of single GPUs.
     Only(&'a [MetricName]),
 }
 
@@ -25,7 +25,7 @@ impl Wanted<'_> {
         match self {
             Self::All => true,
             Self::Only(metrics) => {
-                metrics.iter().any(|metric| metric.as_str() == key) || is_of_card(key)
+                metrics.iter().any(|metric| metric.as_str() == key) || is_of_gpu(key)
             }
         }
     }

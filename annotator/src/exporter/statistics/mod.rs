@@ -21,7 +21,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Vis
 
 use self::entries::Entries;
 pub use self::entries::Wanted;
-use super::cards::CardMeasurements;
+use super::gpus::GpuMeasurements;
 
 /// The smallest coverage of a window whose value is written.
 const MIN_COVERAGE: f64 = 0.5;
@@ -127,7 +127,7 @@ pub struct AnswerContext {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Statistics {
     values: BTreeMap<String, MetricValue>,
-    cards: CardMeasurements,
+    gpus: GpuMeasurements,
     uptime: Option<SignedDuration>,
 }
 
@@ -143,10 +143,10 @@ impl Statistics {
         self.values.iter().map(|(metric, value)| (metric.as_str(), *value))
     }
 
-    /// The measurements of each card. Empty in the flat format, which does not name cards.
+    /// The measurements of each GPU. Empty in the flat format, which does not name GPUs.
     #[must_use]
-    pub fn into_cards(self) -> CardMeasurements {
-        self.cards
+    pub fn into_gpus(self) -> GpuMeasurements {
+        self.gpus
     }
 
     /// The time since the node booted, 0 or more; `None` if the exporter does not report it.
@@ -191,9 +191,8 @@ impl Statistics {
         for (metric, detail) in body.values {
             let Some(detail) = detail.valid() else { continue };
             let Some(value) = detail.judge(&limits) else { continue };
-            if let (MetricValue::Usable(_), Some(Lenient::Valid(card))) = (value, &detail.instance)
-            {
-                all.cards.record(&metric, card, detail.value);
+            if let (MetricValue::Usable(_), Some(Lenient::Valid(gpu))) = (value, &detail.instance) {
+                all.gpus.record(&metric, gpu, detail.value);
             }
             all.values.insert(metric, value);
         }
@@ -340,7 +339,7 @@ struct Detail {
     coverage: f64,
     /// Absent where the value is a single sample.
     window_seconds: Option<u32>,
-    /// The card (by UUID), disk, interface or mount point that the signal belongs to.
+    /// The GPU (by UUID), disk, interface or mount point that the signal belongs to.
     instance: Option<Lenient<String>>,
 }
 

@@ -213,11 +213,11 @@ proptest! {
 }
 
 #[test]
-fn of_an_answer_only_what_is_wanted_is_read_and_the_cards() {
+fn of_an_answer_only_what_is_wanted_is_read_and_the_gpus() {
     let detail = json!({"value": 50, "timestamp": "2026-11-20T08:59:55Z", "coverage": 1});
-    let mut card = detail.clone();
-    card["instance"] = "GPU-a".into();
-    let values = json!({"a": detail, "b": {"value": []}, "c": detail, "gpu_0_usage_active": card});
+    let mut gpu = detail.clone();
+    gpu["instance"] = "GPU-a".into();
+    let values = json!({"a": detail, "b": {"value": []}, "c": detail, "gpu_0_usage_active": gpu});
     // The values may come before what they are judged by.
     let answer =
         format!(r#"{{"values": {values}, "sampleIntervalSeconds": 10, "boot\u0049d": {{}}}}"#);
@@ -228,7 +228,7 @@ fn of_an_answer_only_what_is_wanted_is_read_and_the_cards() {
     });
     assert_eq!(some.iter().map(|(key, _)| key).collect::<Vec<_>>(), ["a", "gpu_0_usage_active"]);
     assert_eq!(some.get(&"a".into()), all.get(&"a".into()));
-    assert!(all.get(&"c".into()).is_some() && !some.into_cards().is_empty());
+    assert!(all.get(&"c".into()).is_some() && !some.into_gpus().is_empty());
     let flat = Statistics::parse_wanted(
         Format::Flat,
         br#"{"a": 7, "c": 8}"#,

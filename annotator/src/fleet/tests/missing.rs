@@ -17,7 +17,7 @@ fn partly_covered(coverage: f64, seconds: i64) -> PollResult {
         usable: usable(&["mem".into()]),
         held_back,
         uptime: None,
-        cards: CardMeasurements::default(),
+        gpus: GpuMeasurements::default(),
         took: Duration::ZERO,
     }
 }

@@ -11,15 +11,15 @@ use std::time::Duration;
 use super::*;
 use cluster::CallError;
 use jiff::SignedDuration;
-use placement::gpu::{Card, CardIsolation, Claim, GpuRequest};
+use placement::gpu::{Claim, Gpu, GpuIsolation, GpuRequest};
 use placement::publish::{Urgency, WriteReason};
 use placement::reading::Reading;
-use placement::units::{CardId, MetricName, MiB, Ratio, Units};
+use placement::units::{GpuId, MetricName, MiB, Ratio, Units};
 
 use super::job::{PollRequest, PollResult};
 use super::lanes::Lane;
-use crate::exporter::cards::CardMeasurements;
 use crate::exporter::error::PollError;
+use crate::exporter::gpus::GpuMeasurements;
 use crate::exporter::statistics::{Format, HoldReason};
 use crate::node_write::NodeWrite;
 use crate::pods::GpuCharge;
@@ -73,7 +73,7 @@ fn node(name: &str) -> NodeFacts {
         created_at: None,
         internal_ip: Some("10.0.0.1".parse().unwrap()),
         exporter: None,
-        cards: None,
+        gpus: None,
         ready: Some(true),
         readings: Vec::new(),
         hot_value: None,
@@ -87,8 +87,8 @@ fn node(name: &str) -> NodeFacts {
     }
 }
 
-fn with_card(name: &str) -> NodeFacts {
-    let card = Card {
+fn with_gpu(name: &str) -> NodeFacts {
+    let gpu = Gpu {
         uuid: "GPU-0".into(),
         index: 0,
         model: "NVIDIA A10".into(),
@@ -97,16 +97,16 @@ fn with_card(name: &str) -> NodeFacts {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         outside_mps: Vec::new(),
         pods: Default::default(),
     };
-    NodeFacts { cards: Some(Ok(vec![card])), ..node(name) }
+    NodeFacts { gpus: Some(Ok(vec![gpu])), ..node(name) }
 }
 
 fn pod(uid: &str, units: u32) -> BoundPod {
     let request = GpuRequest::single("main", Units(units)).unwrap();
-    let claim = Some(Claim::on_card(&request, &CardId::from("GPU-0")));
+    let claim = Some(Claim::on_gpu(&request, &GpuId::from("GPU-0")));
     let gpu = Some(GpuCharge { request, claim, admitted: true });
     BoundPod { uid: uid.into(), node: "a".into(), bound_at: Some(at(0)), gpu, workload: None }
 }
@@ -134,7 +134,7 @@ fn all_usable(poll: &PollRequest) -> PollResult {
         usable: usable(&poll.wanted),
         held_back: Vec::new(),
         uptime: None,
-        cards: CardMeasurements::default(),
+        gpus: GpuMeasurements::default(),
         took: Duration::ZERO,
     }
 }
@@ -182,7 +182,7 @@ fn a_node_has_one_job_at_a_time_whatever_happens_to_it() {
     let mut fleet = fleet();
     fleet.nodes_listed(vec![node("a")], at(0));
     let job = fleet.take_job(at(0)).unwrap();
-    fleet.node_applied(with_card("a"), at(1));
+    fleet.node_applied(with_gpu("a"), at(1));
     fleet.pods_listed(&[pod("p", 3)], at(1));
     assert_eq!(fleet.take_job(at(1000)), None);
     done(&mut fleet, job, at(1000));
@@ -575,7 +575,7 @@ fn a_replica_that_takes_over_polls_each_node_at_its_own_time() {
 
 #[test]
 fn the_share_of_a_silent_node_does_not_wait_for_a_poll() {
-    let mut fleet = narrow_fleet(6, with_card);
+    let mut fleet = narrow_fleet(6, with_gpu);
     fleet.pods_listed(&[], at(0));
     while let Some(job) = fleet.take_job(at(0)) {
         let report = report(job, at(0), Some(Err(timeout())), Ok(()));
@@ -611,9 +611,9 @@ fn readings_whose_patch_failed_are_still_due() {
 }
 
 #[test]
-fn a_change_of_cards_is_written_though_the_exporter_is_silent() {
+fn a_change_of_gpus_is_written_though_the_exporter_is_silent() {
     let mut fleet = fleet();
-    fleet.nodes_listed(vec![with_card("a")], at(0));
+    fleet.nodes_listed(vec![with_gpu("a")], at(0));
     fleet.pods_listed(&[], at(0));
     let job = fleet.take_job(at(0)).unwrap();
     let report = report(job, at(0), Some(Err(timeout())), Ok(()));
@@ -624,18 +624,18 @@ fn a_change_of_cards_is_written_though_the_exporter_is_silent() {
     fleet.pod_applied(&pod("q", 4), at(8));
     let job = fleet.take_job(at(16)).unwrap();
     let share = job.write.share.unwrap();
-    assert_eq!((share.cards[0].allocated, share.is_due), (Units(7), true));
+    assert_eq!((share.gpus[0].allocated, share.is_due), (Units(7), true));
 }
 
 #[test]
-fn an_unreadable_report_of_cards_changes_nothing() {
+fn an_unreadable_report_of_gpus_changes_nothing() {
     let mut fleet = fleet();
-    fleet.nodes_listed(vec![with_card("a")], at(0));
+    fleet.nodes_listed(vec![with_gpu("a")], at(0));
     fleet.pods_listed(&[pod("p", 3)], at(0));
     let job = fleet.take_job(at(0)).unwrap();
     done(&mut fleet, job, at(0));
-    let broken = Some(Err(api::cards::CardsError::TooMany(100)));
-    fleet.node_applied(NodeFacts { cards: broken, ..node("a") }, at(1));
+    let broken = Some(Err(api::gpus::GpusError::TooMany(100)));
+    fleet.node_applied(NodeFacts { gpus: broken, ..node("a") }, at(1));
     let next = fleet.next().unwrap();
     assert!(!fleet.take_job(next).unwrap().write.share.unwrap().is_due);
 }
@@ -683,7 +683,7 @@ fn jobs_of_one_node_are_at_least_a_second_apart() {
 #[test]
 fn after_the_clock_was_set_back_every_node_is_due() {
     let mut fleet = fleet();
-    fleet.nodes_listed(vec![node("a"), with_card("b")], at(7200));
+    fleet.nodes_listed(vec![node("a"), with_gpu("b")], at(7200));
     let a = fleet.take_job(at(7200)).unwrap();
     let b = fleet.take_job(at(7200)).unwrap();
     done(&mut fleet, a, at(7200));

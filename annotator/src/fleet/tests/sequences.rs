@@ -85,7 +85,7 @@ impl Run {
         match step {
             Step::NodeApplied { node, uid } => {
                 let name = format!("n{node}");
-                let facts = NodeFacts { uid: format!("{name}-{uid}"), ..with_card(&name) };
+                let facts = NodeFacts { uid: format!("{name}-{uid}"), ..with_gpu(&name) };
                 if self.nodes.insert(name.clone(), facts.uid.clone()) != Some(facts.uid.clone()) {
                     self.end_jobs_of(&name);
                 }

@@ -38,7 +38,7 @@ impl SimulatedFleet {
     fn with(policy: &str, nodes: usize, dead_band: f64) -> Self {
         let burst_interval = Some(SignedDuration::from_secs(45));
         let mut fleet = fleet_with(Settings { dead_band, burst_interval, ..settings() }, policy);
-        fleet.nodes_listed((0..nodes).map(|n| with_card(&format!("n{n}"))).collect(), at(0));
+        fleet.nodes_listed((0..nodes).map(|n| with_gpu(&format!("n{n}"))).collect(), at(0));
         fleet.pods_listed(&[], at(0));
         Self { fleet, second: 0, writes: Vec::new(), written: BTreeMap::new(), broken: false }
     }
@@ -61,7 +61,7 @@ impl SimulatedFleet {
             for (metric, reading) in &mut answer.usable {
                 reading.value = Ratio::new(load(&node, metric, self.second)).unwrap();
             }
-            answer.cards.record("gpu_0_usage_active", "GPU-0", 50.0);
+            answer.gpus.record("gpu_0_usage_active", "GPU-0", 50.0);
             Ok(answer)
         });
         let mut patch = Ok(());
@@ -234,7 +234,7 @@ fn a_write_holds_every_metric_with_the_time_of_its_own_poll_and_the_share() {
     let write = job.decide(None, at(world.second)).readings.unwrap();
     assert_eq!((write.reason, write.readings.len()), (WriteReason::Moved, 2));
     assert!(write.readings.iter().all(|(_, reading)| reading.at < at(world.second)));
-    assert_eq!(job.write.share.unwrap().cards[0].allocated, Units(3));
+    assert_eq!(job.write.share.unwrap().gpus[0].allocated, Units(3));
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn what_is_on_the_nodes_counts_as_written_after_a_restart() {
         let name = format!("n{n}");
         let of_node = before.written.iter().filter(|((node, _), _)| node.as_str() == name);
         let readings = of_node.map(|((_, metric), reading)| (metric.clone(), Ok(*reading)));
-        nodes.push(NodeFacts { readings: readings.collect(), ..with_card(&name) });
+        nodes.push(NodeFacts { readings: readings.collect(), ..with_gpu(&name) });
     }
     world.second = 1000;
     world.fleet.nodes_listed(nodes, at(1000));

@@ -1,6 +1,6 @@
 //! Whether and when one node is written: the only place that decides it.
 //!
-//! A job may write two things of its node: its readings with the hot value ([`readings`]), and the share of its cards
+//! A job may write two things of its node: its readings with the hot value ([`readings`]), and the share of its GPUs
 //! ([`share`]). Each is in one of these states by itself:
 //!
 //! ```text

@@ -8,7 +8,7 @@ use placement::reading::{HOT_VALUE_MAX_AGE, HotValueNote, Reading};
 use placement::units::MetricName;
 
 use super::share::SharePlan;
-use crate::exporter::cards::CardMeasurements;
+use crate::exporter::gpus::GpuMeasurements;
 use crate::node_write::{NodeWrite, ReadingsWrite};
 
 /// The inputs of the decision, except the poll's answer.
@@ -16,7 +16,7 @@ use crate::node_write::{NodeWrite, ReadingsWrite};
 pub(crate) struct WritePlan {
     /// `None` if the job decides nothing about readings: it does not poll them, and no write of them is due.
     pub(crate) readings: Option<ReadingsPlan>,
-    /// The share of the cards; `None` if it is unknown.
+    /// The share of the GPUs; `None` if it is unknown.
     pub(crate) share: Option<SharePlan>,
 }
 
@@ -45,15 +45,15 @@ impl WritePlan {
             || self.share.as_ref().is_some_and(|plan| plan.is_due)
     }
 
-    /// What the job writes at `at`, after a poll that gave the `usable` readings and these measurements of `cards`.
+    /// What the job writes at `at`, after a poll that gave the `usable` readings and these measurements of `gpus`.
     pub(crate) fn decide(
         &self,
         usable: &[(MetricName, Reading)],
-        cards: &CardMeasurements,
+        gpus: &GpuMeasurements,
         at: Timestamp,
     ) -> NodeWrite {
         let readings = self.readings.as_ref().and_then(|plan| plan.decide(usable, at));
-        let share = self.share.as_ref().and_then(|plan| plan.decide(cards, readings.is_some(), at));
+        let share = self.share.as_ref().and_then(|plan| plan.decide(gpus, readings.is_some(), at));
         NodeWrite { readings, share }
     }
 }

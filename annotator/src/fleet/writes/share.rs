@@ -1,10 +1,10 @@
 //! The `gpu-share` annotation of one node: its text on the node, what it should be, and when to write it.
 
-use api::share::{CardShare, NodeShare};
+use api::share::{GpuShare, NodeShare};
 use jiff::{SignedDuration, Timestamp};
-use placement::units::{CardId, Units};
+use placement::units::{GpuId, Units};
 
-use crate::exporter::cards::CardMeasurements;
+use crate::exporter::gpus::GpuMeasurements;
 use crate::node_write::ShareAnnotation;
 
 /// Without bursts of writes, the time that a change of the shares waits for further changes before a patch of its own.
@@ -21,8 +21,8 @@ const MEASUREMENT_MAX_AGE: SignedDuration = SignedDuration::from_mins(5);
 /// A job's plan for the share annotation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SharePlan {
-    /// Each card with its share, and with the last measurement if that is fresh.
-    pub(crate) cards: Vec<CardShare>,
+    /// Each GPU with its share, and with the last measurement if that is fresh.
+    pub(crate) gpus: Vec<GpuShare>,
     /// Whether it must be written even if there is no other write.
     pub(crate) is_due: bool,
     /// Whether another patch of the Node includes it even without a new measurement.
@@ -34,18 +34,18 @@ impl SharePlan {
     /// the job patches the Node anyway.
     pub(crate) fn decide(
         &self,
-        measured: &CardMeasurements,
+        measured: &GpuMeasurements,
         patches_node: bool,
         at: Timestamp,
     ) -> Option<ShareAnnotation> {
-        let is_measured = !self.cards.is_empty() && !measured.is_empty();
+        let is_measured = !self.gpus.is_empty() && !measured.is_empty();
         let is_included = patches_node && (self.include_in_patch || is_measured);
         if !self.is_due && !is_included {
             return None;
         }
-        let cards: Vec<CardShare> =
-            self.cards.iter().cloned().map(|card| measured.apply_to(card)).collect();
-        Some((!cards.is_empty()).then_some(NodeShare { time: at, cards }))
+        let gpus: Vec<GpuShare> =
+            self.gpus.iter().cloned().map(|gpu| measured.apply_to(gpu)).collect();
+        Some((!gpus.is_empty()).then_some(NodeShare { time: at, gpus }))
     }
 }
 
@@ -55,11 +55,11 @@ pub(crate) struct ShareState {
     /// The annotation on the node.
     written: ShareAnnotation,
     /// The wanted shares; `None` while they are unknown.
-    target: Option<Vec<CardShare>>,
+    target: Option<Vec<GpuShare>>,
     /// When a change must be written.
     due: Option<Timestamp>,
     /// The last measurement, and its time.
-    measured: Option<(Timestamp, CardMeasurements)>,
+    measured: Option<(Timestamp, GpuMeasurements)>,
 }
 
 impl ShareState {
@@ -74,18 +74,18 @@ impl ShareState {
     pub(crate) fn observe(&mut self, annotation: Option<&str>) {
         self.written = annotation.map(|text| match NodeShare::from_json(text) {
             Ok(share) => share,
-            Err(_) => NodeShare { time: Timestamp::MIN, cards: Vec::new() },
+            Err(_) => NodeShare { time: Timestamp::MIN, gpus: Vec::new() },
         });
     }
 
     /// Sets the wanted shares; `None` keeps the last target. A change waits for the next burst of writes, at `burst`.
     pub(crate) fn set_target(
         &mut self,
-        cards: Option<Vec<CardShare>>,
+        gpus: Option<Vec<GpuShare>>,
         burst: Option<Timestamp>,
         now: Timestamp,
     ) {
-        self.target = cards.or_else(|| self.target.take());
+        self.target = gpus.or_else(|| self.target.take());
         self.due = if self.differs() {
             self.due.or(burst).or_else(|| now.checked_add(BATCH).ok())
         } else {
@@ -104,9 +104,9 @@ impl ShareState {
     }
 
     fn differs(&self) -> bool {
-        let written = self.written.as_ref().map_or(&[][..], |share| &share.cards);
+        let written = self.written.as_ref().map_or(&[][..], |share| &share.gpus);
         let Some(target) = &self.target else { return false };
-        // An annotation without cards is not the same as no annotation.
+        // An annotation without GPUs is not the same as no annotation.
         !same_allocation(target, written) || (target.is_empty() && self.written.is_some())
     }
 
@@ -119,22 +119,22 @@ impl ShareState {
     /// The plan of a job that starts at `now`: a change that is due, and together with readings also a change that is
     /// not due yet, a renewal and new measurements. `None` while the shares are unknown.
     pub(crate) fn plan(&self, now: Timestamp) -> Option<SharePlan> {
-        let mut cards = self.target.clone()?;
+        let mut gpus = self.target.clone()?;
         let mut include_in_patch = self.differs() || self.needs_renewal(now);
         if let Some((at, measured)) = &self.measured
             && now.duration_since(*at) <= MEASUREMENT_MAX_AGE
         {
             include_in_patch |= self.written.as_ref().is_some_and(|written| written.time < *at);
-            cards = cards.into_iter().map(|card| measured.apply_to(card)).collect();
+            gpus = gpus.into_iter().map(|gpu| measured.apply_to(gpu)).collect();
         }
         let is_due = self.due.is_some_and(|due| due <= now);
-        Some(SharePlan { cards, is_due, include_in_patch })
+        Some(SharePlan { gpus, is_due, include_in_patch })
     }
 
     /// Records an exporter's measurements of `at`.
-    pub(crate) fn record_measurements(&mut self, cards: CardMeasurements, at: Timestamp) {
-        if !cards.is_empty() {
-            self.measured = Some((at, cards));
+    pub(crate) fn record_measurements(&mut self, gpus: GpuMeasurements, at: Timestamp) {
+        if !gpus.is_empty() {
+            self.measured = Some((at, gpus));
         }
     }
 
@@ -151,10 +151,10 @@ impl ShareState {
     }
 }
 
-/// Whether units and allocation are the same on the same cards. Measurements are not compared.
-fn same_allocation(these: &[CardShare], those: &[CardShare]) -> bool {
-    fn key(card: &CardShare) -> (&CardId, Units, Units) {
-        (&card.uuid, card.units, card.allocated)
+/// Whether units and allocation are the same on the same GPUs. Measurements are not compared.
+fn same_allocation(these: &[GpuShare], those: &[GpuShare]) -> bool {
+    fn key(gpu: &GpuShare) -> (&GpuId, Units, Units) {
+        (&gpu.uuid, gpu.units, gpu.allocated)
     }
     these.iter().map(key).eq(those.iter().map(key))
 }
@@ -167,8 +167,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn cards(allocated: u32) -> Option<Vec<CardShare>> {
-        Some(vec![CardShare {
+    fn gpus(allocated: u32) -> Option<Vec<GpuShare>> {
+        Some(vec![GpuShare {
             uuid: "GPU-0".into(),
             units: Units(16),
             allocated: Units(allocated),
@@ -179,7 +179,7 @@ mod tests {
 
     /// What a patch at `now` says where nothing was measured.
     fn unmeasured(share: &ShareState, now: Timestamp, anyway: bool) -> Option<ShareAnnotation> {
-        share.plan(now)?.decide(&CardMeasurements::default(), anyway, now)
+        share.plan(now)?.decide(&GpuMeasurements::default(), anyway, now)
     }
 
     /// The same, written.
@@ -189,33 +189,33 @@ mod tests {
         write
     }
 
-    fn busy(percent: f64) -> CardMeasurements {
-        let mut cards = CardMeasurements::default();
-        cards.record("gpu_0_usage_active", "GPU-0", percent);
-        cards
+    fn busy(percent: f64) -> GpuMeasurements {
+        let mut gpus = GpuMeasurements::default();
+        gpus.record("gpu_0_usage_active", "GPU-0", percent);
+        gpus
     }
 
     fn utilisation(write: Option<ShareAnnotation>) -> Option<f64> {
-        write.unwrap().unwrap().cards[0].utilisation
+        write.unwrap().unwrap().gpus[0].utilisation
     }
 
     #[test]
     fn changes_within_ten_seconds_are_one_write() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), None, at(100));
-        share.set_target(cards(2), None, at(105));
+        share.set_target(gpus(1), None, at(100));
+        share.set_target(gpus(2), None, at(105));
         assert_eq!(share.due, Some(at(110)));
         assert_eq!(unmeasured(&share, at(109), false), None);
         let write = write_now(&mut share, at(110), false);
-        assert_eq!(write.unwrap().cards, cards(2).unwrap());
+        assert_eq!(write.unwrap().gpus, gpus(2).unwrap());
         assert_eq!((share.due, unmeasured(&share, at(111), true)), (None, None));
     }
 
     #[test]
     fn a_change_waits_for_the_next_burst() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), Some(at(145)), at(100));
-        share.set_target(cards(2), Some(at(145)), at(105));
+        share.set_target(gpus(1), Some(at(145)), at(100));
+        share.set_target(gpus(2), Some(at(145)), at(105));
         assert_eq!((share.due, unmeasured(&share, at(144), false)), (Some(at(145)), None));
         assert!(unmeasured(&share, at(145), false).is_some());
     }
@@ -223,26 +223,26 @@ mod tests {
     #[test]
     fn a_load_patch_includes_a_change_that_is_not_due_yet() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         assert!(unmeasured(&share, at(101), true).is_some());
     }
 
     #[test]
     fn a_change_that_was_reverted_is_not_written() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         write_now(&mut share, at(110), false);
-        share.set_target(cards(2), None, at(120));
-        share.set_target(cards(1), None, at(121));
+        share.set_target(gpus(2), None, at(120));
+        share.set_target(gpus(1), None, at(121));
         assert_eq!(unmeasured(&share, at(200), false), None);
     }
 
     #[test]
     fn a_change_during_the_write_is_written_afterwards() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         let write = unmeasured(&share, at(110), false).unwrap();
-        share.set_target(cards(2), None, at(111));
+        share.set_target(gpus(2), None, at(111));
         share.record_write(write, None, at(112));
         assert_eq!(share.due, Some(at(122)));
     }
@@ -255,8 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_lost_its_cards_loses_the_annotation() {
-        let text = NodeShare { time: at(100), cards: cards(1).unwrap() }.to_json();
+    fn a_node_that_has_lost_its_gpus_loses_the_annotation() {
+        let text = NodeShare { time: at(100), gpus: gpus(1).unwrap() }.to_json();
         let mut share = ShareState::from_annotation(Some(&text));
         share.set_target(Some(Vec::new()), None, at(200));
         assert_eq!(unmeasured(&share, at(210), false), Some(None));
@@ -267,9 +267,9 @@ mod tests {
 
     #[test]
     fn a_restart_writes_nothing_and_a_load_patch_renews_an_old_share() {
-        let text = NodeShare { time: at(100), cards: cards(1).unwrap() }.to_json();
+        let text = NodeShare { time: at(100), gpus: gpus(1).unwrap() }.to_json();
         let mut share = ShareState::from_annotation(Some(&text));
-        share.set_target(cards(1), None, at(101));
+        share.set_target(gpus(1), None, at(101));
         assert_eq!((share.due, unmeasured(&share, at(101), true)), (None, None));
         assert!(unmeasured(&share, at(700), true).is_some());
         assert_eq!(unmeasured(&share, at(700), false), None);
@@ -277,23 +277,23 @@ mod tests {
 
     #[test]
     fn a_share_with_a_time_far_ahead_is_renewed_by_the_next_load_patch() {
-        let text = NodeShare { time: at(8 * 3600), cards: cards(1).unwrap() }.to_json();
+        let text = NodeShare { time: at(8 * 3600), gpus: gpus(1).unwrap() }.to_json();
         let mut share = ShareState::from_annotation(Some(&text));
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         assert!(unmeasured(&share, at(100), true).is_some());
     }
 
     #[test]
     fn an_unreadable_annotation_is_replaced() {
         let mut share = ShareState::from_annotation(Some("{"));
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         assert!(share.due.is_some());
     }
 
     #[test]
     fn measurements_are_added_to_load_patches_and_cause_none() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         write_now(&mut share, at(110), false);
         assert_eq!(unmeasured(&share, at(120), false), None);
         let written = share.plan(at(120)).unwrap().decide(&busy(60.0), true, at(120));
@@ -306,15 +306,15 @@ mod tests {
     #[test]
     fn a_measurement_is_added_to_later_patches_for_five_minutes() {
         let mut share = ShareState::default();
-        share.set_target(cards(1), None, at(100));
+        share.set_target(gpus(1), None, at(100));
         share.record_measurements(busy(60.0), at(100));
-        share.record_measurements(CardMeasurements::default(), at(105));
+        share.record_measurements(GpuMeasurements::default(), at(105));
         assert_eq!(utilisation(unmeasured(&share, at(400), false)), Some(0.6));
         assert_eq!(utilisation(unmeasured(&share, at(401), false)), None);
     }
 
     #[test]
-    fn a_node_without_cards_gets_no_share_from_a_measurement() {
+    fn a_node_without_gpus_gets_no_share_from_a_measurement() {
         let mut share = ShareState::from_annotation(None);
         share.set_target(Some(Vec::new()), None, at(100));
         assert_eq!(share.plan(at(120)).unwrap().decide(&busy(60.0), true, at(120)), None);

@@ -34,7 +34,7 @@ const ANNOTATIONS: [&str; 4] = [
     "argocd.argoproj.io/tracking-id",
     "deployment.kubernetes.io/revision",
 ];
-/// The beginning of Aliyun's annotations about cards, which are kept.
+/// The beginning of Aliyun's annotations about GPUs, which are kept.
 const ALIYUN: &str = "ALIYUN_COM_GPU_MEM_";
 
 /// Drops from an object, or a list of them, all that is not kept. Of a Secret nothing is kept.

@@ -1,4 +1,4 @@
-//! What the checks of cards and their nodes find.
+//! What the checks of GPUs and their nodes find.
 
 use super::*;
 
@@ -59,7 +59,7 @@ fn a_runtime_without_cdi_is_found() {
 }
 
 #[test]
-fn another_device_plugin_on_the_cards_is_found() {
+fn another_device_plugin_on_the_gpus_is_found() {
     let mut facts = healthy();
     let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;
     allocatable.insert("nvidia.com/gpu".to_owned(), json!("4"));
@@ -70,7 +70,7 @@ fn another_device_plugin_on_the_cards_is_found() {
     // It was so long ago that the audit would have told again.
     facts.events.as_mut().unwrap()[0].last_timestamp = Some(now() - SignedDuration::from_mins(57));
     assert_eq!(wrong(&facts), []);
-    // A part of a card is one, too; of other names that is not known.
+    // A part of a GPU is one, too; of other names that is not known.
     let mut facts = healthy();
     let allocatable = &mut facts.nodes.as_mut().unwrap()[1].status.allocatable;
     allocatable.insert("nvidia.com/mig-1g.10gb".to_owned(), json!("7"));
@@ -83,9 +83,9 @@ fn another_device_plugin_on_the_cards_is_found() {
         &facts,
         Level::Warn,
         "other-plugins",
-        "may offer the same cards: gpu-1 (nvidia.com/hostdev: 2)",
+        "may offer the same GPUs: gpu-1 (nvidia.com/hostdev: 2)",
     );
-    // Where Plimsoll has no card, others may.
+    // Where Plimsoll has no GPU, others may.
     let mut facts = healthy();
     facts.nodes.as_mut().unwrap()[0]
         .status
@@ -105,7 +105,7 @@ fn gpu_nodes_without_the_device_plugin_are_found() {
         &facts,
         Level::Warn,
         "gpu-nodes",
-        "1 node with a card by its labels, and without Plimsoll's device plugin: cp-1",
+        "1 node with a GPU by its labels, and without Plimsoll's device plugin: cp-1",
     );
     facts.nodes.as_mut().unwrap()[0]
         .metadata

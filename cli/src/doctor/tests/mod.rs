@@ -79,7 +79,7 @@ fn pod(program: &str, name: &str, node: &str) -> Pod {
     }))
 }
 
-fn cards() -> String {
+fn gpus() -> String {
     json!([{
         "uuid": "GPU-1", "index": 0, "model": "NVIDIA A10", "memoryMiB": 24576, "units": 24, "healthy": true, "pods": {},
     }])
@@ -91,7 +91,7 @@ fn node(name: &str, gpu: bool) -> Node {
         BTreeMap::from([(METRIC.to_owned(), "0.5,2026-11-26T13:59:00Z".to_owned())]);
     let mut labels = BTreeMap::new();
     if gpu {
-        annotations.insert("plimsoll.dev/gpu-cards".to_owned(), cards());
+        annotations.insert("plimsoll.dev/gpu-cards".to_owned(), gpus());
         labels.insert("gpushare", "true");
     }
     of(json!({
@@ -157,7 +157,7 @@ fn right(account: &'static str, verb: &'static str, resource: &'static str) -> R
     Right { account, verb, resource, namespace: String::new(), name: String::new(), allowed: true }
 }
 
-/// Two nodes, one with a card, two kube-schedulers, everything as it should be.
+/// Two nodes, one with a GPU, two kube-schedulers, everything as it should be.
 fn healthy() -> Facts {
     let in_a_year = now() + SignedDuration::from_hours(24 * 365);
     Facts {

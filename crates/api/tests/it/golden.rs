@@ -2,15 +2,15 @@
 
 use api::allocation::Allocation;
 use api::capacity::Capacity;
-use api::cards::Cards;
 use api::claim::Claim;
 use api::decisions::Decisions;
 use api::expected_use::ExpectedUse;
 use api::explain::Explanation;
+use api::gpus::Gpus;
 use api::health::Health;
 use api::inspect::Inspected;
 use api::moves::Moves;
-use api::node::{AllCards, NodeDetail};
+use api::node::{AllGpus, NodeDetail};
 use api::pods::NodePods;
 use api::policy_check::PolicyCheck;
 use api::readings::PolledReadings;
@@ -31,9 +31,9 @@ macro_rules! golden {
 }
 
 #[test]
-fn cards() {
-    assert_eq!(values::cards().to_json(), golden!("gpu-cards"));
-    assert_eq!(Cards::from_json(golden!("gpu-cards")), Ok(values::cards()));
+fn gpus() {
+    assert_eq!(values::gpus().to_json(), golden!("gpu-cards"));
+    assert_eq!(Gpus::from_json(golden!("gpu-cards")), Ok(values::gpus()));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn state() {
 #[test]
 fn node() {
     is_read_and_written::<NodeDetail>(golden!("node"));
-    is_read_and_written::<AllCards>(golden!("all-cards"));
+    is_read_and_written::<AllGpus>(golden!("all-cards"));
     is_read_and_written::<Vec<Capacity>>(golden!("capacity"));
     is_read_and_written::<Moves>(golden!("moves"));
 }

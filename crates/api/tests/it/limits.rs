@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use api::JsonError;
-use api::cards::{Card, Cards, CardsError, MAX_CARDS, MAX_NAME, MAX_PODS, MAX_TEXT};
 use api::claim::{Claim, Detailed, Share};
 use api::expected_use::{self, ExpectedUse};
+use api::gpus::{Gpu, Gpus, GpusError, MAX_GPUS, MAX_NAME, MAX_PODS, MAX_TEXT};
 use api::pods::{self, NodePods, PodUse, PodsError};
 use api::readings::{MAX_CELLS, MAX_NODES, MetricColumn, PolledReadings, ReadingsError};
 use api::share::{self, NodeShare};
 use api::workloads::{Workload, Workloads, WorkloadsError};
 use placement::names::limits;
 use placement::reading::{Reading, ReadingError};
-use placement::units::{CardId, Cores, PodUid, Ratio, Units};
+use placement::units::{Cores, GpuId, PodUid, Ratio, Units};
 
-use crate::values::{self, card, uuid};
+use crate::values::{self, gpu, uuid};
 
-fn refused(cards: Vec<Card>) -> CardsError {
-    Cards::from_json(&Cards(cards).to_json()).unwrap_err()
+fn refused(gpus: Vec<Gpu>) -> GpusError {
+    Gpus::from_json(&Gpus(gpus).to_json()).unwrap_err()
 }
 
 fn uid(pod: usize) -> PodUid {
@@ -28,7 +28,7 @@ fn uid(pod: usize) -> PodUid {
 fn a_text_that_is_too_long_is_not_parsed() {
     let text = " ".repeat(MAX_TEXT + 1);
     let too_long = JsonError::TooLong { length: MAX_TEXT + 1, limit: MAX_TEXT };
-    assert_eq!(Cards::from_json(&text), Err(CardsError::Json(too_long)));
+    assert_eq!(Gpus::from_json(&text), Err(GpusError::Json(too_long)));
     let text = " ".repeat(share::MAX_TEXT + 1);
     assert!(matches!(NodeShare::from_json(&text), Err(JsonError::TooLong { .. })));
 }
@@ -43,67 +43,66 @@ fn an_expected_use_that_is_too_long_or_names_another_resource_is_refused() {
 }
 
 #[test]
-fn as_many_cards_and_pods_as_a_machine_may_have_are_read() {
-    let pods = |card: usize| (0..16).map(move |pod| (uid(card * 16 + pod), Units(1))).collect();
-    let cards = Cards(
-        (0..MAX_CARDS)
-            .map(|index| Card {
+fn as_many_gpus_and_pods_as_a_machine_may_have_are_read() {
+    let pods = |gpu: usize| (0..16).map(move |pod| (uid(gpu * 16 + pod), Units(1))).collect();
+    let gpus = Gpus(
+        (0..MAX_GPUS)
+            .map(|index| Gpu {
                 model: "N".repeat(MAX_NAME),
                 pods: pods(index),
-                ..card(u32::try_from(index).unwrap())
+                ..gpu(u32::try_from(index).unwrap())
             })
             .collect(),
     );
-    assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
-    let crowded = Card { pods: (0..MAX_PODS).map(|pod| (uid(pod), Units(1))).collect(), ..card(0) };
-    assert_eq!(Cards::from_json(&Cards(vec![crowded.clone()]).to_json()), Ok(Cards(vec![crowded])));
+    assert_eq!(Gpus::from_json(&gpus.to_json()), Ok(gpus));
+    let crowded = Gpu { pods: (0..MAX_PODS).map(|pod| (uid(pod), Units(1))).collect(), ..gpu(0) };
+    assert_eq!(Gpus::from_json(&Gpus(vec![crowded.clone()]).to_json()), Ok(Gpus(vec![crowded])));
 }
 
 #[test]
-fn more_cards_or_pods_than_a_machine_has_are_refused() {
-    let many = (0..65).map(card).collect();
-    assert_eq!(refused(many), CardsError::TooMany(65));
-    let crowded =
-        Card { pods: (0..=MAX_PODS).map(|pod| (uid(pod), Units(1))).collect(), ..card(7) };
-    assert_eq!(refused(vec![crowded]), CardsError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
-    let outside = Card { outside_mps: (0..=MAX_PODS).map(uid).collect(), ..card(7) };
-    assert_eq!(refused(vec![outside]), CardsError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
+fn more_gpus_or_pods_than_a_machine_has_are_refused() {
+    let many = (0..65).map(gpu).collect();
+    assert_eq!(refused(many), GpusError::TooMany(65));
+    let crowded = Gpu { pods: (0..=MAX_PODS).map(|pod| (uid(pod), Units(1))).collect(), ..gpu(7) };
+    assert_eq!(refused(vec![crowded]), GpusError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
+    let outside = Gpu { outside_mps: (0..=MAX_PODS).map(uid).collect(), ..gpu(7) };
+    assert_eq!(refused(vec![outside]), GpusError::TooManyPods { index: 7, pods: MAX_PODS + 1 });
 }
 
 fn text(length: usize) -> String {
     "N".repeat(length)
 }
 
-fn long_name_of_card(field: &'static str, limit: usize) -> CardsError {
-    CardsError::LongName { index: 0, field, length: limit + 1, limit }
+fn long_name_of_gpu(field: &'static str, limit: usize) -> GpusError {
+    GpusError::LongName { index: 0, field, length: limit + 1, limit }
 }
 
 #[test]
-fn names_that_no_card_or_pod_has_are_refused() {
-    let model = Card { model: text(MAX_NAME + 1), ..card(0) };
-    assert_eq!(refused(vec![model]), long_name_of_card("model", MAX_NAME));
-    let name = Card { uuid: text(MAX_NAME + 1).into(), ..card(0) };
-    assert_eq!(refused(vec![name]), long_name_of_card("uuid", MAX_NAME));
+fn names_that_no_gpu_or_pod_has_are_refused() {
+    let model = Gpu { model: text(MAX_NAME + 1), ..gpu(0) };
+    assert_eq!(refused(vec![model]), long_name_of_gpu("model", MAX_NAME));
+    let name = Gpu { uuid: text(MAX_NAME + 1).into(), ..gpu(0) };
+    assert_eq!(refused(vec![name]), long_name_of_gpu("uuid", MAX_NAME));
     let pods: BTreeMap<PodUid, Units> = [(text(limits::UID + 1).into(), Units(1))].into();
-    assert_eq!(refused(vec![Card { pods, ..card(0) }]), long_name_of_card("pod UID", limits::UID));
+    assert_eq!(refused(vec![Gpu { pods, ..gpu(0) }]), long_name_of_gpu("pod UID", limits::UID));
 }
 
 #[test]
 fn a_uuid_that_json_writes_longer_or_a_list_divides_is_refused() {
     for odd in ["\u{1}", "\n", "\"", "\\", ",", " ", "\u{7f}", "é", "\u{2028}"] {
         let name = format!("GPU-{odd}7f2a");
-        assert_eq!(refused(vec![Card { uuid: name.into(), ..card(0) }]), CardsError::OddUuid(0));
+        assert_eq!(refused(vec![Gpu { uuid: name.into(), ..gpu(0) }]), GpusError::OddUuid(0));
     }
     for uuid in ["GPU-7f2a-0b11", "MIG-GPU-7f2a/1/2", "MIG-7f2a"] {
-        let cards = Cards(vec![Card { uuid: uuid.into(), ..card(0) }]);
-        assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
+        let gpus = Gpus(vec![Gpu { uuid: uuid.into(), ..gpu(0) }]);
+        assert_eq!(Gpus::from_json(&gpus.to_json()), Ok(gpus));
     }
 }
 
 #[test]
-fn a_card_listed_twice_is_refused() {
-    let again = Card { uuid: uuid(0), ..card(1) };
-    assert_eq!(refused(vec![card(0), again]), CardsError::Twice(uuid(0)));
+fn a_gpu_listed_twice_is_refused() {
+    let again = Gpu { uuid: uuid(0), ..gpu(1) };
+    assert_eq!(refused(vec![gpu(0), again]), GpusError::Twice(uuid(0)));
 }
 
 #[test]
@@ -112,7 +111,7 @@ fn a_claim_may_be_as_long_as_its_containers_make_it_and_no_longer() {
     let cores = Cores(u32::MAX);
     let limit = Some(units);
     let share = Share::Detailed(Detailed { units, cores, exclusive: true, limit });
-    let on: BTreeMap<CardId, Share> = [(CardId::from("G".repeat(MAX_NAME)), share)].into();
+    let on: BTreeMap<GpuId, Share> = [(GpuId::from("G".repeat(MAX_NAME)), share)].into();
     let containers = (0..1000).map(|number| (format!("{number:0>63}"), on.clone()));
     let claim = Claim { containers: containers.collect() };
     let text = claim.to_json();
@@ -122,7 +121,7 @@ fn a_claim_may_be_as_long_as_its_containers_make_it_and_no_longer() {
 }
 
 #[test]
-fn a_claim_that_names_a_container_or_a_card_twice_is_refused() {
+fn a_claim_that_names_a_container_or_a_gpu_twice_is_refused() {
     for twice in [r#"{"a":{"GPU-1":1},"a":{"GPU-1":1}}"#, r#"{"a":{"GPU-1":1,"GPU-1":2}}"#] {
         let refused = Claim::from_json(twice, 2).unwrap_err();
         assert!(refused.to_string().starts_with("a key stands in an object twice"), "{refused}");
@@ -134,7 +133,7 @@ fn an_error_repeats_little_of_the_text() {
     let text = format!(r#"{{"{}":[]}}"#, "c".repeat(5000));
     assert!(Claim::from_json(&text, 100).unwrap_err().to_string().len() <= 200);
     let text = format!(r#"[{{"uuid":0,"model":"{}"}}]"#, "c".repeat(5000));
-    assert!(Cards::from_json(&text).unwrap_err().to_string().len() <= 230);
+    assert!(Gpus::from_json(&text).unwrap_err().to_string().len() <= 230);
 }
 
 fn pods(pods: Vec<PodUse>) -> Result<NodePods, PodsError> {

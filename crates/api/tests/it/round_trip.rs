@@ -1,20 +1,20 @@
 //! What is written is read back as it was; no text makes a codec panic.
 
 use api::allocation::Allocation;
-use api::cards::{Card, Cards, Closed, Isolation};
 use api::claim::{Claim, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{self, Request};
+use api::gpus::{Closed, Gpu, Gpus, Isolation};
 use api::health::{Condition, ConditionState, Health};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, PolicyCheck};
 use api::readings::{MetricColumn, PolledReadings};
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
-use api::share::{CardShare, NodeShare};
+use api::share::{GpuShare, NodeShare};
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use jiff::Timestamp;
-use placement::units::{CardId, Cores, MiB, PodUid, Units};
+use placement::units::{Cores, GpuId, MiB, PodUid, Units};
 use proptest::collection::{btree_map, vec};
 use proptest::option::of;
 use proptest::prelude::*;
@@ -28,11 +28,11 @@ fn name() -> impl Strategy<Value = String> {
     "\\PC{1,12}|[a-z\"\\\\\n]{1,12}"
 }
 
-fn uuid() -> impl Strategy<Value = CardId> {
-    name().prop_map(CardId::from)
+fn uuid() -> impl Strategy<Value = GpuId> {
+    name().prop_map(GpuId::from)
 }
 
-fn cards() -> impl Strategy<Value = Cards> {
+fn gpus() -> impl Strategy<Value = Gpus> {
     let pods = btree_map(name().prop_map(PodUid::from), units(), 0..6);
     let closed = of(prop_oneof![
         Just(Closed::Isolation),
@@ -48,13 +48,13 @@ fn cards() -> impl Strategy<Value = Cards> {
         of(prop_oneof![Just(Isolation::None), Just(Isolation::Mps), Just(Isolation::Driver)]);
     let outside = vec(name().prop_map(PodUid::from), 0..3);
     let states = (any::<bool>(), closed, isolation, of(any::<u16>()), of(any::<bool>()), outside);
-    let card = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
-    let cards = btree_map(any::<u32>(), card, 0..6);
-    cards.prop_map(|cards| {
-        let card = |(index, (model, memory, units, numa_node, states, pods))| {
+    let gpu = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
+    let gpus = btree_map(any::<u32>(), gpu, 0..6);
+    gpus.prop_map(|gpus| {
+        let gpu = |(index, (model, memory, units, numa_node, states, pods))| {
             let (healthy, closed, isolation, mps_clients, mps_drain, outside_mps) = states;
-            Card {
-                uuid: CardId::from(format!("GPU-{index}")),
+            Gpu {
+                uuid: GpuId::from(format!("GPU-{index}")),
                 index,
                 model,
                 memory: MiB(memory),
@@ -69,13 +69,13 @@ fn cards() -> impl Strategy<Value = Cards> {
                 pods,
             }
         };
-        Cards(cards.into_iter().map(card).collect())
+        Gpus(gpus.into_iter().map(gpu).collect())
     })
 }
 
 fn share() -> impl Strategy<Value = NodeShare> {
-    let card = (uuid(), units(), units(), of(any::<u64>()), of(0.0..=1.0_f64));
-    let card = card.prop_map(|(uuid, units, allocated, used, utilisation)| CardShare {
+    let gpu = (uuid(), units(), units(), of(any::<u64>()), of(0.0..=1.0_f64));
+    let gpu = gpu.prop_map(|(uuid, units, allocated, used, utilisation)| GpuShare {
         uuid,
         units,
         allocated,
@@ -83,14 +83,14 @@ fn share() -> impl Strategy<Value = NodeShare> {
         utilisation,
     });
     let time = (0_i64..4_000_000_000).prop_map(|second| Timestamp::from_second(second).unwrap());
-    (time, vec(card, 0..6)).prop_map(|(time, cards)| NodeShare { time, cards })
+    (time, vec(gpu, 0..6)).prop_map(|(time, gpus)| NodeShare { time, gpus })
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
     let detailed = (units(), 0..=100_u32, any::<bool>(), of(units()));
     let share = detailed.prop_map(|(units, cores, exclusive, limit)| {
-        let share = placement::gpu::CardShare::of(units);
-        Share::new(placement::gpu::CardShare { cores: Cores(cores), exclusive, ..share }, limit)
+        let share = placement::gpu::GpuShare::of(units);
+        Share::new(placement::gpu::GpuShare { cores: Cores(cores), exclusive, ..share }, limit)
     });
     let containers = btree_map(name(), btree_map(uuid(), share, 0..3), 0..6);
     containers.prop_map(|containers| Claim { containers })
@@ -282,8 +282,8 @@ proptest! {
     }
 
     #[test]
-    fn cards_are_read_back(cards in cards()) {
-        prop_assert_eq!(Cards::from_json(&cards.to_json()), Ok(cards));
+    fn gpus_are_read_back(gpus in gpus()) {
+        prop_assert_eq!(Gpus::from_json(&gpus.to_json()), Ok(gpus));
     }
 
     #[test]
@@ -335,7 +335,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_a_codec_panic(text in "\\PC{0,120}") {
-        let _ = Cards::from_json(&text);
+        let _ = Gpus::from_json(&text);
         let _ = Claim::from_json(&text, 1);
         let _ = NodeShare::from_json(&text);
         let _ = Allocation::from_json(&text);

@@ -21,8 +21,8 @@ fn is_kept(name: &str, schema: &Schema) {
 }
 
 #[test]
-fn cards() {
-    is_fresh::<api::cards::Cards>("gpu-cards");
+fn gpus() {
+    is_fresh::<api::gpus::Gpus>("gpu-cards");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn inspect() {
 fn what_the_page_shows() {
     is_fresh::<api::state::State>("state");
     is_fresh::<api::node::NodeDetail>("node");
-    is_fresh::<api::node::AllCards>("all-cards");
+    is_fresh::<api::node::AllGpus>("all-cards");
     is_fresh::<api::decisions::Decisions>("decisions");
     is_fresh::<api::capacity::Question>("capacity-request");
     is_fresh::<Vec<api::capacity::Capacity>>("capacity");

@@ -3,34 +3,34 @@
 use std::collections::BTreeMap;
 
 use api::allocation::Allocation;
-use api::cards::{Card, Cards, Closed, Isolation};
 use api::claim::{Claim, Detailed, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{
-    self, Basis, CardOutcome, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation,
+    self, Basis, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation, GpuOutcome,
     Limit, LimitOutcome, Load, NodeCost, ReadingStatus, Term,
 };
+use api::gpus::{Closed, Gpu, Gpus, Isolation};
 use api::health::{Condition, ConditionState, Health};
 use api::inspect::{Device, Inspected, Node, Pod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, PolicyCheck};
 use api::readings::PolledReadings;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
-use api::share::{CardShare, NodeShare};
+use api::share::{GpuShare, NodeShare};
 use api::workloads::{Workload, Workloads};
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Distribution, LearnedUse};
 use placement::reading::Reading;
 use placement::resources::PerResource;
-use placement::units::{CardId, Cores, MetricName, MiB, Ratio, Units};
+use placement::units::{Cores, GpuId, MetricName, MiB, Ratio, Units};
 use placement::workload::WorkloadId;
 
-pub(crate) fn uuid(index: u32) -> CardId {
-    CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
+pub(crate) fn uuid(index: u32) -> GpuId {
+    GpuId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
 }
 
-pub(crate) fn card(index: u32) -> Card {
-    Card {
+pub(crate) fn gpu(index: u32) -> Gpu {
+    Gpu {
         uuid: uuid(index),
         index,
         model: "NVIDIA A10".to_owned(),
@@ -47,23 +47,23 @@ pub(crate) fn card(index: u32) -> Card {
     }
 }
 
-pub(crate) fn cards() -> Cards {
-    Cards(vec![
-        Card { numa_node: Some(0), pods: [("2f6c".into(), Units(4))].into(), ..card(0) },
-        Card {
+pub(crate) fn gpus() -> Gpus {
+    Gpus(vec![
+        Gpu { numa_node: Some(0), pods: [("2f6c".into(), Units(4))].into(), ..gpu(0) },
+        Gpu {
             healthy: false,
             closed: Some(Closed::Cdi),
             isolation: Some(Isolation::Driver),
             mps_clients: Some(48),
             mps_drain: Some(true),
             outside_mps: vec!["2f6c".into()],
-            ..card(1)
+            ..gpu(1)
         },
     ])
 }
 
-fn unmeasured(index: u32) -> CardShare {
-    CardShare {
+fn unmeasured(index: u32) -> GpuShare {
+    GpuShare {
         uuid: uuid(index),
         units: Units(16),
         allocated: Units(0),
@@ -73,17 +73,17 @@ fn unmeasured(index: u32) -> CardShare {
 }
 
 pub(crate) fn share() -> NodeShare {
-    let busy = CardShare {
+    let busy = GpuShare {
         allocated: Units(7),
         used: Some(MiB(5120)),
         utilisation: Some(0.4),
         ..unmeasured(0)
     };
-    NodeShare { time: "2026-11-20T09:00:00Z".parse().unwrap(), cards: vec![busy, unmeasured(1)] }
+    NodeShare { time: "2026-11-20T09:00:00Z".parse().unwrap(), gpus: vec![busy, unmeasured(1)] }
 }
 
-fn on_two(shares: [(u32, Share); 2]) -> BTreeMap<CardId, Share> {
-    shares.map(|(card, share)| (uuid(card), share)).into()
+fn on_two(shares: [(u32, Share); 2]) -> BTreeMap<GpuId, Share> {
+    shares.map(|(gpu, share)| (uuid(gpu), share)).into()
 }
 
 pub(crate) fn claim() -> Claim {
@@ -96,12 +96,12 @@ pub(crate) fn claim() -> Claim {
     Claim { containers: [("load".to_owned(), load), ("serve".to_owned(), serve)].into() }
 }
 
-fn on_card_3(units: u32) -> BTreeMap<u32, Units> {
+fn on_gpu_3(units: u32) -> BTreeMap<u32, Units> {
     [(3, Units(units))].into()
 }
 
 pub(crate) fn allocation() -> Allocation {
-    Allocation { containers: [(0, on_card_3(2)), (2, on_card_3(1))].into() }
+    Allocation { containers: [(0, on_gpu_3(2)), (2, on_gpu_3(1))].into() }
 }
 
 pub(crate) fn expected_use() -> ExpectedUse {
@@ -122,8 +122,8 @@ fn charge(pod: &str, units: u32, basis: Basis) -> Charge {
     Charge { pod: pod.to_owned(), units, cores: 0, basis }
 }
 
-fn explained_card(index: u32, free: u32, outcome: CardOutcome, recorded: u32) -> explain::Card {
-    explain::Card {
+fn explained_gpu(index: u32, free: u32, outcome: GpuOutcome, recorded: u32) -> explain::Gpu {
+    explain::Gpu {
         index,
         uuid: uuid(index).to_string(),
         model: "NVIDIA A10".to_owned(),
@@ -203,9 +203,9 @@ pub(crate) fn explanation() -> Explanation {
         0.0,
         0,
     );
-    let cards = vec![
-        explained_card(0, 3, CardOutcome::TooLittleFree, 9),
-        explained_card(1, 4, CardOutcome::Fits, 8),
+    let gpus = vec![
+        explained_gpu(0, 3, GpuOutcome::TooLittleFree, 9),
+        explained_gpu(1, 4, GpuOutcome::Fits, 8),
     ];
     let rejected = explain::Node {
         name: "worker-1".to_owned(),
@@ -218,15 +218,15 @@ pub(crate) fn explanation() -> Explanation {
         score: 5,
         extender_score: 1,
         passes_over_limit: false,
-        cost_to_cards: Some(40_000),
+        cost_to_gpus: Some(40_000),
         load: Some(hot),
-        cards: Some(explain::Cards {
+        gpus: Some(explain::Gpus {
             asked: 4,
             asked_cores: 0,
             exclusive: false,
             count: 1,
             chosen: Vec::new(),
-            cards: Vec::new(),
+            gpus: Vec::new(),
             score: 0,
             cost: None,
             free_cpu: None,
@@ -240,15 +240,15 @@ pub(crate) fn explanation() -> Explanation {
         score: 50,
         extender_score: 5,
         passes_over_limit: true,
-        cost_to_cards: None,
+        cost_to_gpus: None,
         load: Some(unknown),
-        cards: Some(explain::Cards {
+        gpus: Some(explain::Gpus {
             asked: 4,
             asked_cores: 30,
             exclusive: true,
             count: 2,
             chosen: vec![1, 2],
-            cards,
+            gpus,
             score: 100,
             cost: Some(-250_000),
             free_cpu: Some(27.5),

@@ -64,7 +64,7 @@ pub async fn applicant(
     Ok(can_be_checked.then(|| needs(whole, takes, names, Amounts::default())))
 }
 
-/// Reads a node and its pods with cards, each with what it will probably use by `uses`, and without the budgets that
+/// Reads a node and its pods with GPUs, each with what it will probably use by `uses`, and without the budgets that
 /// cover it.
 ///
 /// # Errors
@@ -92,8 +92,8 @@ pub async fn read_node(
         keeps_out.extend(whole.keeps_out.drain(..).take(left));
         let takes = takes(&whole.pod);
         add(&mut used, &takes);
-        let has_cards = !matches!(whole.pod.request(names), Ok(None));
-        if has_cards && residents.len() < MAX_PODS {
+        let has_gpus = !matches!(whole.pod.request(names), Ok(None));
+        if has_gpus && residents.len() < MAX_PODS {
             residents.push(resident(whole, takes, names, &uses));
         }
     };

@@ -1,4 +1,4 @@
-//! What a pod requests of cards, by the limits of its containers and its annotations.
+//! What a pod requests of GPUs, by the limits of its containers and its annotations.
 //!
 //! Invariant: an annotation that cannot be read is an error, and never counts as absent for a pod that is to be placed.
 //! A bound pod with such an annotation is charged by its containers' limits, and is of unknown place unless its claim
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use api::JsonError;
 use api::per_container::PerContainer;
 use placement::gpu::{
-    CardFilter, CardOptions, CardUse, ContainerKind, ContainerRequest, GpuRequest, Isolation,
+    ContainerKind, ContainerRequest, GpuFilter, GpuOptions, GpuRequest, GpuUse, Isolation,
     PatternError, Patterns, RequestError, Strategy, UnknownIsolation, UnknownStrategy,
 };
 use placement::names::Names;
@@ -22,10 +22,10 @@ use crate::gpu::{self, MAX_ANNOTATION_BYTES};
 use crate::quantity::Quantity;
 use placement::names::aliyun;
 
-/// The most cards that one container may request: more than any machine has.
-const MAX_CARDS: u32 = 64;
+/// The most GPUs that one container may request: more than any machine has.
+const MAX_GPUS: u32 = 64;
 
-/// The most processes of one container that use its cards: more than any card serves.
+/// The most processes of one container that use its GPUs: more than any GPU serves.
 const MAX_PROCESSES: u16 = 1024;
 
 /// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room
@@ -71,7 +71,7 @@ pub enum GpuRequestError {
     #[error(
         "annotations: {own} bytes, and up to {added} more that Bind adds; at most {MAX_ANNOTATION_BYTES} together are \
          accepted, for Kubernetes takes 262144 and others write annotations later: keep long texts in a ConfigMap, or \
-         ask for fewer cards in fewer containers"
+         ask for fewer GPUs in fewer containers"
     )]
     LongAnnotations {
         /// Bytes of the keys and values of its own.
@@ -90,16 +90,16 @@ pub enum GpuRequestError {
     UnreadPod,
 }
 
-/// The longest pod that asks for cards and is read by Filter, in bytes of JSON.
+/// The longest pod that asks for GPUs and is read by Filter, in bytes of JSON.
 ///
-/// A pod that no card is for is tried again and again, and kube-scheduler tries one pod at a time.
+/// A pod that no GPU is for is tried again and again, and kube-scheduler tries one pod at a time.
 pub const MAX_GPU_POD: usize = 512 << 10;
 
 /// The annotations by which a pod requests more than units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuAnnotation {
     /// `gpu-card-count`.
-    CardCount,
+    GpuCount,
     /// `gpu-cores`.
     Cores,
     /// `gpu-processes`.
@@ -155,7 +155,7 @@ impl GpuRequestError {
                 reason!("too many containers of the pod ask for GPU memory")
             }
             Self::Annotation { annotation, .. } => match annotation {
-                GpuAnnotation::CardCount => {
+                GpuAnnotation::GpuCount => {
                     reason!("the pod's annotation gpu-card-count cannot be read")
                 }
                 GpuAnnotation::Cores => reason!("the pod's annotation gpu-cores cannot be read"),
@@ -185,7 +185,7 @@ impl GpuRequestError {
                     reason!("the pod's gpu-mem-limit is below its GPU memory")
                 }
                 RequestError::TooManyCores(_) => {
-                    reason!("the pod's gpu-cores are more than a card has")
+                    reason!("the pod's gpu-cores are more than a GPU has")
                 }
             },
             Self::LargePod(_) => reason!(
@@ -303,15 +303,14 @@ impl Pod {
         &self,
         names: &Names,
         mut containers: Vec<ContainerRequest>,
-    ) -> Result<(Vec<ContainerRequest>, CardOptions), GpuRequestError> {
-        self.read(names.card_count(), GpuAnnotation::CardCount)
-            .each(&mut containers, card_count)?;
+    ) -> Result<(Vec<ContainerRequest>, GpuOptions), GpuRequestError> {
+        self.read(names.gpu_count(), GpuAnnotation::GpuCount).each(&mut containers, gpu_count)?;
         self.read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
         self.read(names.gpu_processes(), GpuAnnotation::Processes)
             .each(&mut containers, processes)?;
         self.read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
             .each(&mut containers, memory_limit)?;
-        let mut filter = CardFilter {
+        let mut filter = GpuFilter {
             models: self
                 .read(names.gpu_model(), GpuAnnotation::Model)
                 .parsed::<Patterns>()?
@@ -333,25 +332,21 @@ impl Pod {
         }
         let strategy =
             self.read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
-        Ok((containers, CardOptions { filter, strategy, excludes_mps }))
+        Ok((containers, GpuOptions { filter, strategy, excludes_mps }))
     }
 
-    /// What decides how a pod with a fault shares its cards: it may have been bound before the fault.
-    fn sharing_options(&self, names: &Names, containers: &[ContainerRequest]) -> CardOptions {
+    /// What decides how a pod with a fault shares its GPUs: it may have been bound before the fault.
+    fn sharing_options(&self, names: &Names, containers: &[ContainerRequest]) -> GpuOptions {
         let parsed = self.read(names.isolation(), GpuAnnotation::Isolation).parsed();
         let isolation = parsed.ok().flatten().unwrap_or_default();
-        let filter = CardFilter { isolation, ..CardFilter::default() };
-        CardOptions {
-            filter,
-            excludes_mps: self.excludes_mps(containers),
-            ..CardOptions::default()
-        }
+        let filter = GpuFilter { isolation, ..GpuFilter::default() };
+        GpuOptions { filter, excludes_mps: self.excludes_mps(containers), ..GpuOptions::default() }
     }
 
-    /// Whether a container that may share its cards cannot be a client of MPS.
+    /// Whether a container that may share its GPUs cannot be a client of MPS.
     fn excludes_mps(&self, containers: &[ContainerRequest]) -> bool {
         let conflicts = self.mps_conflicts();
-        containers.iter().any(|ask| !ask.card_use.exclusive && conflicts.contains_key(&ask.name))
+        containers.iter().any(|ask| !ask.gpu_use.exclusive && conflicts.contains_key(&ask.name))
     }
 
     fn read(&self, key: String, annotation: GpuAnnotation) -> Annotation<'_> {
@@ -384,8 +379,8 @@ impl Container {
         if units.is_zero() {
             return Ok(None);
         }
-        let (name, card_use) = (self.name.clone(), CardUse::default());
-        Ok(Some(ContainerRequest { name, kind, position, units, card_use }))
+        let (name, gpu_use) = (self.name.clone(), GpuUse::default());
+        Ok(Some(ContainerRequest { name, kind, position, units, gpu_use }))
     }
 }
 
@@ -413,7 +408,7 @@ impl Annotation<'_> {
     fn each(
         &self,
         containers: &mut [ContainerRequest],
-        set: fn(&mut CardUse, &str) -> Result<(), ValueError>,
+        set: fn(&mut GpuUse, &str) -> Result<(), ValueError>,
     ) -> Result<(), GpuRequestError> {
         let Some(text) = self.text else { return Ok(()) };
         let read = PerContainer::read(text).map_err(ValueError::Unreadable);
@@ -425,7 +420,7 @@ impl Annotation<'_> {
         }
         for ask in containers.iter_mut().filter(|ask| !ask.units.is_zero()) {
             if let Some(value) = values.of(&ask.name) {
-                set(&mut ask.card_use, value).map_err(|cause| self.error(cause))?;
+                set(&mut ask.gpu_use, value).map_err(|cause| self.error(cause))?;
             }
         }
         Ok(())
@@ -437,42 +432,42 @@ impl Annotation<'_> {
 }
 
 /// `2`, `exclusive` or `2 exclusive`.
-fn card_count(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+fn gpu_count(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
     let mut words = value.split_whitespace();
     let mut word = words.next();
     let count = word.filter(|word| *word != "exclusive");
     if count.is_some() {
         word = words.next();
     }
-    let cards = match count {
-        Some(count) => count.parse().ok().filter(|cards| (1..=MAX_CARDS).contains(cards)),
+    let gpus = match count {
+        Some(count) => count.parse().ok().filter(|gpus| (1..=MAX_GPUS).contains(gpus)),
         None => word.is_some().then_some(1),
     };
     let exclusive = word == Some("exclusive");
-    match (cards, word.is_some() == exclusive && words.next().is_none()) {
-        (Some(cards), true) => {
-            (card_use.cards, card_use.exclusive) = (cards, exclusive);
+    match (gpus, word.is_some() == exclusive && words.next().is_none()) {
+        (Some(gpus), true) => {
+            (gpu_use.gpus, gpu_use.exclusive) = (gpus, exclusive);
             Ok(())
         }
-        _ => Err(unexpected("1 to 64 cards, `exclusive`, or both as in `2 exclusive`", value)),
+        _ => Err(unexpected("1 to 64 GPUs, `exclusive`, or both as in `2 exclusive`", value)),
     }
 }
 
-fn cores(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+fn cores(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
     let percent = value.parse().ok().map(Cores).filter(|cores| *cores <= Cores::ALL);
-    card_use.cores = percent.ok_or_else(|| unexpected("0 to 100 percent of each card", value))?;
+    gpu_use.cores = percent.ok_or_else(|| unexpected("0 to 100 percent of each GPU", value))?;
     Ok(())
 }
 
-fn processes(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+fn processes(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
     let processes = value.parse().ok().filter(|count| (1..=MAX_PROCESSES).contains(count));
-    card_use.processes = processes.ok_or_else(|| unexpected("1 to 1024 processes", value))?;
+    gpu_use.processes = processes.ok_or_else(|| unexpected("1 to 1024 processes", value))?;
     Ok(())
 }
 
-fn memory_limit(card_use: &mut CardUse, value: &str) -> Result<(), ValueError> {
+fn memory_limit(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
     let units = value.parse().ok().map(Units);
-    card_use.limit = Some(units.ok_or_else(|| unexpected("a whole number of units", value))?);
+    gpu_use.limit = Some(units.ok_or_else(|| unexpected("a whole number of units", value))?);
     Ok(())
 }
 
@@ -488,26 +483,26 @@ fn cut(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read_card_count(value: &str) -> Result<(u32, bool), ValueError> {
-        let mut card_use = CardUse::default();
-        card_count(&mut card_use, value).map(|()| (card_use.cards, card_use.exclusive))
+    fn read_gpu_count(value: &str) -> Result<(u32, bool), ValueError> {
+        let mut gpu_use = GpuUse::default();
+        gpu_count(&mut gpu_use, value).map(|()| (gpu_use.gpus, gpu_use.exclusive))
     }
 
     #[test]
-    fn a_card_count_is_a_number_or_exclusive_or_both() {
-        for (value, cards) in [
+    fn a_gpu_count_is_a_number_or_exclusive_or_both() {
+        for (value, gpus) in [
             ("1", (1, false)),
             ("64", (64, false)),
             ("exclusive", (1, true)),
             (" 2  exclusive ", (2, true)),
         ] {
-            assert_eq!(read_card_count(value).ok(), Some(cards), "{value:?}");
+            assert_eq!(read_gpu_count(value).ok(), Some(gpus), "{value:?}");
         }
         for value in
             ["", "0", "65", "-1", "two", "exclusive 2", "2 exclusiv", "2 exclusive x", "2 2"]
         {
-            let error = read_card_count(value).unwrap_err().to_string();
-            assert!(error.starts_with("expected 1 to 64 cards"), "{value:?}: {error}");
+            let error = read_gpu_count(value).unwrap_err().to_string();
+            assert!(error.starts_with("expected 1 to 64 GPUs"), "{value:?}: {error}");
         }
     }
 }

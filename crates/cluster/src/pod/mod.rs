@@ -266,7 +266,7 @@ pub struct GpuPod {
     /// The claim of its annotation; `Ok(None)` if there is none, an error if Bind does not write such a claim for the
     /// pod's spec. Any user who may edit the pod can write it.
     pub claim: Result<Option<Claim>, ClaimError>,
-    /// Whether its annotation says that a container has got the card.
+    /// Whether its annotation says that a container has got the GPU.
     pub assigned: bool,
 }
 
@@ -324,7 +324,7 @@ pub struct PodFacts {
     /// `UnexpectedAdmissionError`, and the message has the device plugin's [`NODE_FAULT`], or says in the kubelet's own
     /// words that there is no plugin, or none with a healthy device, for our resource. After it: a container that
     /// requests units waits in `CreateContainerError` or `RunContainerError`, and the message says that the runtime
-    /// cannot give it its card.
+    /// cannot give it its GPU.
     pub refused: bool,
     /// Whether a container of it that requests units has run.
     pub started: bool,

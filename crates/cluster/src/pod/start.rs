@@ -54,7 +54,7 @@ impl Pod {
             .any(|status| status.state.run().or(status.last_state.run()).is_some())
     }
 
-    /// Whether a container that requests units waits, since its node's runtime cannot give it its card.
+    /// Whether a container that requests units waits, since its node's runtime cannot give it its GPU.
     pub(super) fn cannot_start(&self, names: &Names) -> bool {
         // A runtime of the pod's own choice may have hooks of its own.
         let is_default_runtime = self.spec.runtime_class_name.is_empty();
@@ -122,7 +122,7 @@ fn is_of_cdi(cause: &str, names: &Names) -> bool {
     node.and_then(|rest| rest.split_once('"')).is_some_and(|(path, _)| is_nvidias(path))
 }
 
-/// Whether a CDI device is NVIDIA's of a card, or one of the device plugin's. A driver of dynamic resource allocation
+/// Whether a CDI device is NVIDIA's of a GPU, or one of the device plugin's. A driver of dynamic resource allocation
 /// has devices of its own.
 fn is_ours(device: &str, names: &Names) -> bool {
     let Some((kind, name)) = device.split_once('=') else { return false };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_cannot_give_the_card_is_the_nodes_fault() {
+    fn a_runtime_that_cannot_give_the_gpu_is_the_nodes_fault() {
         for message in [
             format!("{CREATE}CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=GPU-a"),
             format!("{CREATE}CDI device injection failed: unresolvable CDI devices x/y=z, plimsoll.dev/gpu-mem=mps-1-2-3"),

@@ -144,7 +144,7 @@ async fn annotations_of_a_node_are_not_written_to_another_node_of_its_name() {
 }
 
 #[tokio::test]
-async fn the_count_of_cards_goes_to_capacity_and_allocatable() {
+async fn the_count_of_gpus_goes_to_capacity_and_allocatable() {
     let (sim, client) = connected().await;
     sim.put(node("n1").with("cpu", 8));
     patch_node_capacity(&client, &"n1".into(), "aliyun.com/gpu-count", 2, LIMIT).await.unwrap();

@@ -1,19 +1,19 @@
 //! The annotations of a bound pod.
 
-use api::cards::{MAX_CARDS, MAX_NAME};
+use api::gpus::{MAX_GPUS, MAX_NAME};
 use cluster::{GpuRequestError, MAX_ANNOTATION_BYTES, Pod, claim_annotations};
 use jiff::Timestamp;
 use placement::gpu::{
-    CardUse, Choice, ChosenCard, Claim, ContainerKind, ContainerRequest, GpuRequest, Reservation,
+    Choice, ChosenGpu, Claim, ContainerKind, ContainerRequest, GpuRequest, GpuUse, Reservation,
 };
 use placement::names::Names;
-use placement::units::{CardId, Cores, Units};
+use placement::units::{Cores, GpuId, Units};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn ask(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
-    let card_use = CardUse::default();
-    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
+    let gpu_use = GpuUse::default();
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), gpu_use }
 }
 
 #[test]
@@ -25,10 +25,10 @@ fn bind_writes_our_annotation_and_aliyuns() {
     ])
     .unwrap()
     .unwrap();
-    let uuid = CardId::from("GPU-00000003-0000-0000-0000-000000000000");
-    let claim = Claim::on_card(&request, &uuid);
-    let card = ChosenCard { uuid, index: 3, units: Units(16), left: Units(12) };
-    let choice = Choice { cards: vec![card], cost: None };
+    let uuid = GpuId::from("GPU-00000003-0000-0000-0000-000000000000");
+    let claim = Claim::on_gpu(&request, &uuid);
+    let gpu = ChosenGpu { uuid, index: 3, units: Units(16), left: Units(12) };
+    let choice = Choice { gpus: vec![gpu], cost: None };
     let reservation = Reservation { claim, choice };
     let at: Timestamp = "2026-11-20T09:00:00.000000001Z".parse().unwrap();
     let written = claim_annotations(&Names::default(), &request, &reservation, at);
@@ -36,22 +36,22 @@ fn bind_writes_our_annotation_and_aliyuns() {
     assert_eq!(format!("{}\n", serde_json::to_string_pretty(&written).unwrap()), golden);
 }
 
-fn chosen(index: u32) -> ChosenCard {
-    let uuid = CardId::from(format!("GPU-{index}"));
-    ChosenCard { uuid, index, units: Units(16), left: Units(0) }
+fn chosen(index: u32) -> ChosenGpu {
+    let uuid = GpuId::from(format!("GPU-{index}"));
+    ChosenGpu { uuid, index, units: Units(16), left: Units(0) }
 }
 
 #[test]
-fn bind_writes_several_cards_where_the_pod_has_them() {
+fn bind_writes_several_gpus_where_the_pod_has_them() {
     let limit = Some(Units(6));
-    let card_use = CardUse { cards: 2, exclusive: true, limit, ..CardUse::default() };
-    let asks = [ContainerRequest { card_use, ..ask("train", ContainerKind::App, 0, 4) }];
+    let gpu_use = GpuUse { gpus: 2, exclusive: true, limit, ..GpuUse::default() };
+    let asks = [ContainerRequest { gpu_use, ..ask("train", ContainerKind::App, 0, 4) }];
     let request = GpuRequest::new(asks).unwrap().unwrap();
-    let cards = vec![chosen(5), chosen(2)];
-    let uuids: Vec<CardId> = cards.iter().map(|card| card.uuid.clone()).collect();
+    let gpus = vec![chosen(5), chosen(2)];
+    let uuids: Vec<GpuId> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
     let reservation = Reservation {
-        claim: Claim::on_cards(&request, &uuids),
-        choice: Choice { cards, cost: None },
+        claim: Claim::on_gpus(&request, &uuids),
+        choice: Choice { gpus, cost: None },
     };
     let at: Timestamp = "2026-11-20T09:00:00Z".parse().unwrap();
     let written = claim_annotations(&Names::default(), &request, &reservation, at);
@@ -76,16 +76,16 @@ fn asks() -> impl Strategy<Value = Vec<ContainerRequest>> {
     let asks = prop::collection::vec(ask, 1..40);
     (asks, any::<bool>()).prop_map(|(asks, has_init)| {
         let asks = asks.into_iter().enumerate();
-        asks.map(|(at, (name, kind, cards, exclusive, limited))| {
-            // An init container hands one card on, and only one container may have all of a card's compute.
-            let cards = if has_init { 1 } else { cards };
+        asks.map(|(at, (name, kind, gpus, exclusive, limited))| {
+            // An init container hands one GPU on, and only one container may have all of a GPU's compute.
+            let gpus = if has_init { 1 } else { gpus };
             let kind = if has_init { kind } else { ContainerKind::App };
             let cores = if at == 0 { Cores::ALL } else { Cores::ZERO };
             let limit = limited.then_some(Units(u32::MAX));
-            let card_use = CardUse { cards, exclusive, cores, limit, processes: 1 };
+            let gpu_use = GpuUse { gpus, exclusive, cores, limit, processes: 1 };
             // Long numbers, which sum up to no more than a number of units holds.
-            let units = Units(cards * 1_000_000);
-            ContainerRequest { name: format!("{name}{at}"), kind, position: at, units, card_use }
+            let units = Units(gpus * 1_000_000);
+            ContainerRequest { name: format!("{name}{at}"), kind, position: at, units, gpu_use }
         })
         .collect()
     })
@@ -96,17 +96,17 @@ proptest! {
     fn bind_never_writes_more_than_was_counted_for_it(asks in asks(), at in any::<i32>()) {
         let names = Names::default();
         let request = GpuRequest::new(asks).unwrap().unwrap();
-        let most = request.containers().iter().map(|ask| ask.card_use.cards).max().unwrap_or(1);
-        let cards: Vec<ChosenCard> = (0..most)
+        let most = request.containers().iter().map(|ask| ask.gpu_use.gpus).max().unwrap_or(1);
+        let gpus: Vec<ChosenGpu> = (0..most)
             .map(|n| {
-                let uuid = CardId::from(format!("{n:0>MAX_NAME$}"));
-                ChosenCard { uuid, index: u32::MAX - n, units: Units(u32::MAX), left: Units(0) }
+                let uuid = GpuId::from(format!("{n:0>MAX_NAME$}"));
+                ChosenGpu { uuid, index: u32::MAX - n, units: Units(u32::MAX), left: Units(0) }
             })
             .collect();
-        let uuids: Vec<CardId> = cards.iter().map(|card| card.uuid.clone()).collect();
+        let uuids: Vec<GpuId> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         let reservation = Reservation {
-            claim: Claim::on_cards(&request, &uuids),
-            choice: Choice { cards, cost: None },
+            claim: Claim::on_gpus(&request, &uuids),
+            choice: Choice { gpus, cost: None },
         };
         let at = Timestamp::from_second(i64::from(at)).unwrap();
         let written = claim_annotations(&names, &request, &reservation, at);
@@ -118,24 +118,24 @@ proptest! {
 
 #[test]
 fn a_claim_that_the_device_plugin_writes_leaves_room_for_others() {
-    // It follows the kubelet's record: at most all cards of a node in place of the one that was counted.
-    let bytes = |cards| {
-        let card_use = CardUse { cards, ..CardUse::default() };
-        let ask = ContainerRequest { card_use, ..ask("main", ContainerKind::App, 0, 64) };
+    // It follows the kubelet's record: at most all GPUs of a node in place of the one that was counted.
+    let bytes = |gpus| {
+        let gpu_use = GpuUse { gpus, ..GpuUse::default() };
+        let ask = ContainerRequest { gpu_use, ..ask("main", ContainerKind::App, 0, 64) };
         let request = GpuRequest::new([ask]).unwrap().unwrap();
         Pod::default().annotation_bytes(&Names::default(), &request).1
     };
-    let all = bytes(u32::try_from(MAX_CARDS).unwrap());
+    let all = bytes(u32::try_from(MAX_GPUS).unwrap());
     assert!(MAX_ANNOTATION_BYTES + (all - bytes(1)) < (256 << 10) - (32 << 10), "{all}");
 }
 
-/// A pod with so many containers that each ask for a unit of so many cards, and this annotation.
-fn wide_pod(containers: usize, cards: usize, text: &str, node: Option<&str>) -> Pod {
+/// A pod with so many containers that each ask for a unit of so many GPUs, and this annotation.
+fn wide_pod(containers: usize, gpus: usize, text: &str, node: Option<&str>) -> Pod {
     let containers: Vec<Value> = (0..containers)
-        .map(|n| json!({"name": format!("c{n:03}"), "resources": {"limits": {"aliyun.com/gpu-mem": cards}}}))
+        .map(|n| json!({"name": format!("c{n:03}"), "resources": {"limits": {"aliyun.com/gpu-mem": gpus}}}))
         .collect();
     let annotations = json!({
-        "text": text, "plimsoll.dev/gpu-card-count": cards.to_string(),
+        "text": text, "plimsoll.dev/gpu-card-count": gpus.to_string(),
         "plimsoll.dev/gpu-claim": "what Bind replaces ".repeat(1_000),
     });
     let pod = json!({
@@ -148,19 +148,19 @@ fn wide_pod(containers: usize, cards: usize, text: &str, node: Option<&str>) -> 
 #[test]
 fn a_pod_may_have_192_kib_of_annotations_with_its_claim_and_not_a_byte_more() {
     let names = Names::default();
-    for (containers, cards) in [(1, 1), (1, 8), (100, 8), (256, 1)] {
-        let small = wide_pod(containers, cards, "", None);
+    for (containers, gpus) in [(1, 1), (1, 8), (100, 8), (256, 1)] {
+        let small = wide_pod(containers, gpus, "", None);
         let request = small.request(&names).unwrap().unwrap();
         let (own, added) = small.annotation_bytes(&names, &request);
         let most = MAX_ANNOTATION_BYTES - own - added;
-        let largest = wide_pod(containers, cards, &"x".repeat(most), None);
+        let largest = wide_pod(containers, gpus, &"x".repeat(most), None);
         assert!(largest.request(&names).is_ok());
         let larger = "x".repeat(most + 1);
-        let refused = wide_pod(containers, cards, &larger, None).request(&names);
+        let refused = wide_pod(containers, gpus, &larger, None).request(&names);
         let own = own + most + 1;
         assert_eq!(refused, Err(GpuRequestError::LongAnnotations { own, added }));
         // Its author may add as many as Kubernetes takes once it is bound: it holds what it holds.
-        let bound = wide_pod(containers, cards, &larger, Some("n1"));
+        let bound = wide_pod(containers, gpus, &larger, Some("n1"));
         assert_eq!(bound.request(&names), Ok(Some(request)));
     }
 }
@@ -169,6 +169,6 @@ fn a_pod_may_have_192_kib_of_annotations_with_its_claim_and_not_a_byte_more() {
 fn a_claim_that_alone_is_too_long_is_refused_with_its_size() {
     let refused = wide_pod(256, 8, "", None).request(&Names::default()).unwrap_err();
     let text = refused.to_string();
-    assert!(text.starts_with("annotations: ") && text.contains("fewer cards"), "{text}");
-    assert!(wide_pod(1, MAX_CARDS, "", None).request(&Names::default()).is_ok());
+    assert!(text.starts_with("annotations: ") && text.contains("fewer GPUs"), "{text}");
+    assert!(wide_pod(1, MAX_GPUS, "", None).request(&Names::default()).is_ok());
 }

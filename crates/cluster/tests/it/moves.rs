@@ -12,7 +12,7 @@ use crate::stored::{client, list};
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// A pod of a ReplicaSet with a part of a card.
+/// A pod of a ReplicaSet with a part of a GPU.
 fn pod() -> Value {
     json!({
         "metadata": {

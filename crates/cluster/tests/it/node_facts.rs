@@ -1,8 +1,8 @@
 //! What is read from a Node object, and what is refused.
 
-use api::cards::CardsError;
+use api::gpus::GpusError;
 use cluster::{ExporterError, Node, NodeFacts};
-use placement::gpu::{Card, Closed, Isolation};
+use placement::gpu::{Closed, Gpu, Isolation};
 use placement::names::Names;
 use placement::reading::ReadingCodec;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
     let node: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
     let facts = node.facts(&Names::default(), &ReadingCodec::default());
     assert_eq!((facts.ready, facts.internal_ip, facts.created_at), (None, None, None));
-    assert!(facts.cards.is_none() && facts.exporter.is_none());
+    assert!(facts.gpus.is_none() && facts.exporter.is_none());
 }
 
 fn memory_beside(huge: &str) -> Option<f64> {
@@ -76,21 +76,21 @@ fn labels_and_capacity_are_read_and_a_capacity_that_cannot_be_is_unknown() {
     assert_eq!((facts.capacity.cpu, facts.capacity.memory), (None, None));
 }
 
-fn isolation(of_card: Option<&str>, of_node: &str) -> Option<Isolation> {
-    let mut card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true });
-    if let Some(mode) = of_card {
-        card["isolation"] = mode.into();
+fn isolation(of_gpu: Option<&str>, of_node: &str) -> Option<Isolation> {
+    let mut gpu = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true });
+    if let Some(mode) = of_gpu {
+        gpu["isolation"] = mode.into();
     }
-    let cards = json!([card]).to_string();
+    let gpus = json!([gpu]).to_string();
     let annotations =
-        json!({ "plimsoll.dev/gpu-cards": cards, "plimsoll.dev/gpu-isolation": of_node });
-    let isolation = facts(annotations).cards.unwrap().unwrap()[0].isolation;
+        json!({ "plimsoll.dev/gpu-cards": gpus, "plimsoll.dev/gpu-isolation": of_node });
+    let isolation = facts(annotations).gpus.unwrap().unwrap()[0].isolation;
     assert_eq!(isolation.minimum, of_node.parse().unwrap_or_default());
     isolation.strongest
 }
 
 #[test]
-fn a_cards_isolation_is_its_report_or_an_older_plugins_or_unknown() {
+fn a_gpus_isolation_is_its_report_or_an_older_plugins_or_unknown() {
     assert_eq!(isolation(Some("driver"), "none"), Some(Isolation::Driver));
     assert_eq!(isolation(Some("none"), "driver"), Some(Isolation::None));
     assert_eq!(isolation(Some("of-a-newer-version"), "driver"), None);
@@ -99,13 +99,13 @@ fn a_cards_isolation_is_its_report_or_an_older_plugins_or_unknown() {
 }
 
 fn closed(why: Value) -> Option<Closed> {
-    let card = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true, "closed": why });
-    let annotations = json!({ "plimsoll.dev/gpu-cards": json!([card]).to_string() });
-    facts(annotations).cards.unwrap().unwrap()[0].closed
+    let gpu = json!({ "uuid": "GPU-a", "index": 0, "model": "", "memoryMiB": 1024, "units": 1, "healthy": true, "closed": why });
+    let annotations = json!({ "plimsoll.dev/gpu-cards": json!([gpu]).to_string() });
+    facts(annotations).gpus.unwrap().unwrap()[0].closed
 }
 
 #[test]
-fn a_card_that_a_newer_plugin_closes_for_a_new_reason_is_closed() {
+fn a_gpu_that_a_newer_plugin_closes_for_a_new_reason_is_closed() {
     assert_eq!(closed(json!("cdi")), Some(Closed::Cdi));
     assert_eq!(closed(json!("of-a-newer-version")), Some(Closed::Other));
     assert_eq!(closed(Value::Null), None);
@@ -155,14 +155,14 @@ fn an_exporter_is_a_host_and_a_port_and_nothing_else() {
     assert!(reason.ends_with("found `http://host:80`"), "{reason}");
 }
 
-fn cards(text: &str) -> Result<Vec<Card>, CardsError> {
-    facts(json!({ "plimsoll.dev/gpu-cards": text })).cards.unwrap()
+fn gpus(text: &str) -> Result<Vec<Gpu>, GpusError> {
+    facts(json!({ "plimsoll.dev/gpu-cards": text })).gpus.unwrap()
 }
 
 #[test]
-fn cards_are_read_or_the_reason_is_told() {
+fn gpus_are_read_or_the_reason_is_told() {
     let one =
         r#"[{"uuid":"GPU-a","index":0,"model":"A10","memoryMiB":16384,"units":16,"healthy":true}]"#;
-    assert_eq!(cards(one).unwrap().len(), 1);
-    assert!(cards("{}").unwrap_err().to_string().starts_with("not a list of cards"));
+    assert_eq!(gpus(one).unwrap().len(), 1);
+    assert!(gpus("{}").unwrap_err().to_string().starts_with("not a list of GPUs"));
 }

@@ -6,7 +6,7 @@ use cluster::{
     ClaimError, ContainerRuns, GpuRequestError, MpsConflict, NODE_FAULT, Pod, PodFacts, Wait,
 };
 use jiff::Timestamp;
-use placement::gpu::{CardShare, ContainerKind, Isolation, RequestError, Strategy};
+use placement::gpu::{ContainerKind, GpuShare, Isolation, RequestError, Strategy};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::units::{Cores, Units};
@@ -158,7 +158,7 @@ fn the_binding_and_the_claim_are_read_back() {
     assert!(facts.finished);
     let gpu = facts.gpu.unwrap().unwrap();
     assert!(gpu.assigned);
-    assert_eq!(gpu.claim.unwrap().unwrap().cards().keys().next().unwrap().as_str(), "GPU-a");
+    assert_eq!(gpu.claim.unwrap().unwrap().gpus().keys().next().unwrap().as_str(), "GPU-a");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_bound_pod_has_what_its_claim_says_whatever_its_annotations_say_by_now() {
         pod["spec"]["nodeName"] = "n1".into();
         let gpu = facts(pod).gpu.unwrap().unwrap();
         let shares: Vec<_> = gpu.request.shares().iter().map(|share| share.exclusive).collect();
-        assert_eq!((shares, gpu.claim.unwrap().unwrap().cards().len()), (vec![true; 2], 2));
+        assert_eq!((shares, gpu.claim.unwrap().unwrap().gpus().len()), (vec![true; 2], 2));
     }
 }
 
@@ -195,13 +195,13 @@ fn gpu_container(container: usize) -> Value {
     json!({ "name": container_name(container), "resources": { "limits": limits } })
 }
 
-/// A pod of 1,000 containers whose claim spreads each over 20 cards, 180 KiB of text: its charge was summed up for each
-/// card over each container, which took 9 s.
+/// A pod of 1,000 containers whose claim spreads each over 20 GPUs, 180 KiB of text: its charge was summed up for each
+/// GPU over each container, which took 9 s.
 #[test]
 fn a_claim_that_is_longer_than_bind_would_write_it_is_refused_unread() {
     let mut claim = serde_json::Map::new();
     for container in 0..1000 {
-        let units = (0..40).map(|card| (format!("{:x}", container * 40 + card), json!(1)));
+        let units = (0..40).map(|gpu| (format!("{:x}", container * 40 + gpu), json!(1)));
         claim.insert(container_name(container), Value::Object(units.collect()));
     }
     let claim = Value::from(claim).to_string();
@@ -244,7 +244,7 @@ fn a_condition_tells_since_when_a_pod_waits_unless_gates_may_have_kept_it() {
     assert_eq!(wait(json!(2), "SchedulingGated", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(null), "Unschedulable", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(1), "Unschedulable", json!(null)), Wait::Unknown);
-    // An extender's error, for instance of a card that is free within seconds.
+    // An extender's error, for instance of a GPU that is free within seconds.
     assert_eq!(wait(json!(1), "SchedulerError", at.clone()), since);
     assert_eq!(wait(json!(2), "SchedulerError", at.clone()), Wait::Unknown);
     assert_eq!(wait(json!(1), "Another", at), Wait::None);
@@ -309,7 +309,7 @@ fn with(annotations: Value) -> PodFacts {
 }
 
 #[test]
-fn a_pod_asks_for_cards_and_compute_by_annotations() {
+fn a_pod_asks_for_gpus_and_compute_by_annotations() {
     let facts = with(json!({
         "plimsoll.dev/gpu-card-count": "2 exclusive",
         "plimsoll.dev/gpu-cores": r#"{"main":30}"#,
@@ -321,9 +321,9 @@ fn a_pod_asks_for_cards_and_compute_by_annotations() {
     }));
     let gpu = facts.gpu.unwrap().unwrap();
     assert_eq!(gpu.fault, None);
-    let share = CardShare { units: Units(2), cores: Cores(30), exclusive: true, processes: 4 };
+    let share = GpuShare { units: Units(2), cores: Cores(30), exclusive: true, processes: 4 };
     assert_eq!(gpu.request.shares(), [share; 2]);
-    assert_eq!(gpu.request.containers()[0].card_use.limit, Some(Units(8)));
+    assert_eq!(gpu.request.containers()[0].gpu_use.limit, Some(Units(8)));
     assert_eq!(gpu.request.strategy(), Some(Strategy::Spread));
     assert!(gpu.request.filter().accepts("nvidia a10", "GPU-a"));
     assert_eq!(gpu.request.filter().isolation, Isolation::Mps);
@@ -336,7 +336,7 @@ fn an_unreadable_annotation_is_a_fault_and_the_pod_is_charged() {
         (
             "gpu-card-count",
             "many",
-            "expected 1 to 64 cards, `exclusive`, or both as in `2 exclusive`, found `many`",
+            "expected 1 to 64 GPUs, `exclusive`, or both as in `2 exclusive`, found `many`",
         ),
         ("gpu-card-count", r#"{"side":2}"#, "no container `side` asks for GPU memory"),
         (
@@ -344,7 +344,7 @@ fn an_unreadable_annotation_is_a_fault_and_the_pod_is_charged() {
             r#"{"main":[2]}"#,
             "neither one value nor an object as in `{\"main\":2}`: ",
         ),
-        ("gpu-cores", "101", "expected 0 to 100 percent of each card, found `101`"),
+        ("gpu-cores", "101", "expected 0 to 100 percent of each GPU, found `101`"),
         ("gpu-processes", "0", "expected 1 to 1024 processes, found `0`"),
         ("gpu-processes", r#"{"main":1025}"#, "expected 1 to 1024 processes, found `1025`"),
         ("gpu-mem-limit", "8Gi", "expected a whole number of units, found `8Gi`"),
@@ -568,17 +568,17 @@ fn bound(claim: &str, annotations: &[(&str, &str)]) -> cluster::GpuPod {
 fn a_bound_pod_has_what_its_claim_says_whatever_annotations_say() {
     let edited = [("gpu-card-count", "exclusive"), ("gpu-cores", "100"), ("gpu-mem-limit", "80")];
     let plain = bound(r#"{"main":{"GPU-a":4}}"#, &edited);
-    let card_use = plain.request.containers()[0].card_use;
-    assert_eq!(card_use, placement::gpu::CardUse::default());
+    let gpu_use = plain.request.containers()[0].gpu_use;
+    assert_eq!(gpu_use, placement::gpu::GpuUse::default());
     let claim = plain.claim.unwrap().unwrap();
-    let share = CardShare { processes: 1, ..CardShare::of(Units(4)) };
-    assert_eq!(claim.cards().values().next(), Some(&share));
+    let share = GpuShare { processes: 1, ..GpuShare::of(Units(4)) };
+    assert_eq!(claim.gpus().values().next(), Some(&share));
     assert_eq!(claim.limit_of("main"), None);
     let more = r#"{"main":{"GPU-a":{"units":4,"cores":30,"limit":8}}}"#;
     for annotations in [&edited[..], &[]] {
         let gpu = bound(more, annotations);
-        let card_use = gpu.request.containers()[0].card_use;
-        assert_eq!((card_use.cores, card_use.limit), (Cores(30), Some(Units(8))));
+        let gpu_use = gpu.request.containers()[0].gpu_use;
+        assert_eq!((gpu_use.cores, gpu_use.limit), (Cores(30), Some(Units(8))));
         assert_eq!(gpu.claim.unwrap().unwrap().limit_of("main"), Some(Units(8)));
     }
 }

@@ -224,8 +224,8 @@ async fn a_pod_whose_spec_cannot_be_read_holds_what_its_claim_says() {
     let (claim, of_whole) = (facts.claim().unwrap(), whole.claim().unwrap());
     assert_eq!(claim.containers(), of_whole.containers());
     // When each container runs is not known, so all count together.
-    assert_eq!(of_whole.cards().values().map(|share| share.units).sum::<Units>(), Units(6));
-    assert_eq!(claim.cards().values().map(|share| share.units).sum::<Units>(), Units(9));
+    assert_eq!(of_whole.gpus().values().map(|share| share.units).sum::<Units>(), Units(6));
+    assert_eq!(claim.gpus().values().map(|share| share.units).sum::<Units>(), Units(9));
     assert!(facts.gpu_pod().unwrap().fault.is_some());
     // Without a claim, nothing is known of it.
     pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"] = json!("{}");
@@ -233,7 +233,7 @@ async fn a_pod_whose_spec_cannot_be_read_holds_what_its_claim_says() {
 }
 
 #[tokio::test]
-async fn a_node_of_which_not_everything_can_be_read_has_no_cards_that_count() {
+async fn a_node_of_which_not_everything_can_be_read_has_no_gpus_that_count() {
     let mut node = stored::node();
     node["status"]["conditions"] = json!({ "Ready": true });
     let (names, codec) = (Names::default(), ReadingCodec::default());
@@ -244,7 +244,7 @@ async fn a_node_of_which_not_everything_can_be_read_has_no_cards_that_count() {
     events.next().await.unwrap();
     let Some(Event::Listed(all)) = events.next().await else { unreachable!("no list") };
     assert_eq!(all[0].name.as_str(), "a");
-    assert!(matches!(all[0].cards, Some(Err(_))));
+    assert!(matches!(all[0].gpus, Some(Err(_))));
 }
 
 /// Whatever a Lease says, it is taken once its holder no longer renews it.

@@ -1,8 +1,8 @@
 //! CUDA's C interface, as far as a program needs it that opens a context and copies memory. The script's `cuda` says
-//! what a card answers; memory is the host's.
+//! what a GPU answers; memory is the host's.
 //!
-//! `CUDA_VISIBLE_DEVICES` with UUIDs, separated by commas, chooses the cards; without it all of the script are there.
-//! Without a script, or a card of it, `cuInit` finds no device.
+//! `CUDA_VISIBLE_DEVICES` with UUIDs, separated by commas, chooses the GPUs; without it all of the script are there.
+//! Without a script, or a GPU of it, `cuInit` finds no device.
 //!
 //! Safety is as in the crate's own text. A device address is one that [`cuMemAlloc_v2`] gave out.
 
@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::{copy_nonoverlapping, null};
 use std::sync::{Mutex, PoisonError};
 
-use crate::script::{Card, Cuda};
+use crate::script::{Cuda, Gpu};
 use crate::with;
 
 /// `CUresult`. The values are CUDA's own.
@@ -22,27 +22,27 @@ const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const INVALID_DEVICE: c_int = 101;
 
-/// The environment variable that chooses cards.
+/// The environment variable that chooses GPUs.
 const VISIBLE_ENV: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The memory given out: its size by its address.
 static MEMORY: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-/// An opaque context: the place of its card, from 1.
+/// An opaque context: the place of its GPU, from 1.
 pub type Context = *mut c_void;
 
-/// The cards that this process sees.
-fn cards() -> Vec<Card> {
-    let all = with(|machine| Ok(machine.script()?.cards.clone())).unwrap_or_default();
+/// The GPUs that this process sees.
+fn gpus() -> Vec<Gpu> {
+    let all = with(|machine| Ok(machine.script()?.gpus.clone())).unwrap_or_default();
     let Ok(visible) = std::env::var(VISIBLE_ENV) else { return all };
-    let named = visible.split(',').filter_map(|uuid| all.iter().find(|card| card.uuid == uuid));
+    let named = visible.split(',').filter_map(|uuid| all.iter().find(|gpu| gpu.uuid == uuid));
     named.cloned().collect()
 }
 
-/// What the script says of `call`, by the first card that has it: one process has one context here. Hangs if it says
+/// What the script says of `call`, by the first GPU that has it: one process has one context here. Hangs if it says
 /// so.
 fn scripted(call: &str) -> Option<Cuda> {
-    let cuda = cards().into_iter().filter_map(|card| card.cuda).find(|cuda| cuda.call == call)?;
+    let cuda = gpus().into_iter().filter_map(|gpu| gpu.cuda).find(|cuda| cuda.call == call)?;
     if cuda.hangs {
         loop {
             std::thread::park();
@@ -74,23 +74,23 @@ fn memory(at: u64, size: usize) -> Option<*mut c_void> {
     given.get(&at).is_some_and(|has| size <= *has).then_some(at as *mut c_void)
 }
 
-/// Finds the cards.
+/// Finds the GPUs.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(_flags: c_uint) -> c_int {
-    or_else("cuInit", || if cards().is_empty() { NO_DEVICE } else { SUCCESS })
+    or_else("cuInit", || if gpus().is_empty() { NO_DEVICE } else { SUCCESS })
 }
 
-/// The number of cards.
+/// The number of GPUs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
-    unsafe { put(count, cards().len() as c_int) }
+    unsafe { put(count, gpus().len() as c_int) }
 }
 
-/// A card by its place, from 0.
+/// A GPU by its place, from 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, place: c_int) -> c_int {
     or_else("cuDeviceGet", || {
-        if !usize::try_from(place).is_ok_and(|place| place < cards().len()) {
+        if !usize::try_from(place).is_ok_and(|place| place < gpus().len()) {
             return INVALID_DEVICE;
         }
         unsafe { put(device, place) }

@@ -1,5 +1,5 @@
 //! A stand-in for `libnvidia-ml.so.1`: the part of NVML's C interface that `nvml-wrapper` calls for
-//! cards, their readings and health events, answered from a script file (see [`script`]). By the name `libcuda.so.1` it
+//! GPUs, their readings and health events, answered from a script file (see [`script`]). By the name `libcuda.so.1` it
 //! is one for [`cuda`].
 //!
 //! It is for machines without a GPU. Tests, the demo and the test cluster load it in place of the real
@@ -18,7 +18,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use machine::{Machine, Return};
-use script::{Card, ScriptFile};
+use script::{Gpu, ScriptFile};
 
 /// Time between two reads of the script while an event set is waited on.
 const EVENT_POLL: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ const MIB: u64 = 1024 * 1024;
 /// An opaque NVML handle.
 pub type Handle = *mut c_void;
 
-/// Memory of a card, in bytes (`nvmlMemory_v2_t`).
+/// Memory of a GPU, in bytes (`nvmlMemory_v2_t`).
 #[repr(C)]
 pub struct MemoryV2 {
     version: c_uint,
@@ -43,7 +43,7 @@ pub struct MemoryV2 {
     used: c_ulonglong,
 }
 
-/// What a control group may use of a card (`nvmlGetMemoryLimits_v1_t`).
+/// What a control group may use of a GPU (`nvmlGetMemoryLimits_v1_t`).
 #[repr(C)]
 pub struct GetMemoryLimits {
     name_space: *const c_char,
@@ -131,12 +131,12 @@ fn code(result: Result<(), Return>) -> Return {
     result.err().unwrap_or(Return::Success)
 }
 
-fn identity<T>(device: Handle, pick: impl FnOnce(u32, Card) -> Option<T>) -> Result<T, Return> {
-    let (index, card) = with(|machine| machine.identity(device as usize))?;
-    pick(index, card).ok_or(Return::NotSupported)
+fn identity<T>(device: Handle, pick: impl FnOnce(u32, Gpu) -> Option<T>) -> Result<T, Return> {
+    let (index, gpu) = with(|machine| machine.identity(device as usize))?;
+    pick(index, gpu).ok_or(Return::NotSupported)
 }
 
-fn reading<T>(device: Handle, pick: impl FnOnce(Card) -> Option<T>) -> Result<T, Return> {
+fn reading<T>(device: Handle, pick: impl FnOnce(Gpu) -> Option<T>) -> Result<T, Return> {
     pick(with(|machine| machine.reading(device as usize))?).ok_or(Return::NotSupported)
 }
 
@@ -168,13 +168,13 @@ pub unsafe extern "C" fn nvmlSystemGetDriverVersion(
     unsafe { put_text(version, length, driver) }
 }
 
-/// How many cards the script has.
+/// How many GPUs the script has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> Return {
-    unsafe { put(count, with(|machine| Ok(machine.script()?.cards.len() as c_uint))) }
+    unsafe { put(count, with(|machine| Ok(machine.script()?.gpus.len() as c_uint))) }
 }
 
-/// A card by its enumeration index.
+/// A GPU by its enumeration index.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
     index: c_uint,
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(
     unsafe { put(device, with(|machine| machine.by_index(index)).map(|at| at as Handle)) }
 }
 
-/// A card by its UUID.
+/// A GPU by its UUID.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
     uuid: *const c_char,
@@ -196,39 +196,39 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
     unsafe { put(device, with(|machine| machine.by_uuid(uuid)).map(|at| at as Handle)) }
 }
 
-/// The card's UUID, `GPU-…`.
+/// The GPU's UUID, `GPU-…`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(
     device: Handle,
     uuid: *mut c_char,
     length: c_uint,
 ) -> Return {
-    unsafe { put_text(uuid, length, identity(device, |_, card| Some(card.uuid))) }
+    unsafe { put_text(uuid, length, identity(device, |_, gpu| Some(gpu.uuid))) }
 }
 
-/// The card's product name.
+/// The GPU's product name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetName(
     device: Handle,
     name: *mut c_char,
     length: c_uint,
 ) -> Return {
-    unsafe { put_text(name, length, identity(device, |_, card| card.model)) }
+    unsafe { put_text(name, length, identity(device, |_, gpu| gpu.model)) }
 }
 
-/// The card's enumeration index.
+/// The GPU's enumeration index.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetIndex(device: Handle, index: *mut c_uint) -> Return {
     unsafe { put(index, identity(device, |index, _| Some(index))) }
 }
 
-/// N of the card's `/dev/nvidiaN`.
+/// N of the GPU's `/dev/nvidiaN`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: Handle, minor: *mut c_uint) -> Return {
-    unsafe { put(minor, identity(device, |_, card| card.minor)) }
+    unsafe { put(minor, identity(device, |_, gpu| gpu.minor)) }
 }
 
-/// A bit mask of the NUMA nodes near the card; only its first word can be set here.
+/// A bit mask of the NUMA nodes near the GPU; only its first word can be set here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryAffinity(
     device: Handle,
@@ -239,20 +239,19 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryAffinity(
     if words == 0 {
         return Return::InsufficientSize;
     }
-    let bit = identity(device, |_, card| {
-        card.numa_node.and_then(|node| (1 as c_ulong).checked_shl(node))
-    });
+    let bit =
+        identity(device, |_, gpu| gpu.numa_node.and_then(|node| (1 as c_ulong).checked_shl(node)));
     unsafe { put(mask, bit) }
 }
 
-/// The card's CUDA compute capability; the script has its major number.
+/// The GPU's CUDA compute capability; the script has its major number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(
     device: Handle,
     major: *mut c_int,
     minor: *mut c_int,
 ) -> Return {
-    let known = identity(device, |_, card| card.cuda_major);
+    let known = identity(device, |_, gpu| gpu.cuda_major);
     let zero = known.map(|_| 0);
     unsafe {
         put(minor, zero);
@@ -266,11 +265,11 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     device: Handle,
     memory: *mut MemoryV2,
 ) -> Return {
-    let info = reading(device, |card| {
-        let total = card.memory_mib?;
-        let used = card.used_mib;
+    let info = reading(device, |gpu| {
+        let total = gpu.memory_mib?;
+        let used = gpu.used_mib;
         let version = size_of::<MemoryV2>() as c_uint | 2 << 24;
-        let reserved = card.reserved_mib;
+        let reserved = gpu.reserved_mib;
         let free = total.saturating_sub(used + reserved) * MIB;
         let [total, reserved, used] = [total, reserved, used].map(|mib| mib * MIB);
         Some(MemoryV2 { version, total, reserved, free, used })
@@ -278,7 +277,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     unsafe { put(memory, info) }
 }
 
-/// What a control group may use of the card. Without the kernel's `dmem`, as here, the driver answers that it does not
+/// What a control group may use of the GPU. Without the kernel's `dmem`, as here, the driver answers that it does not
 /// support the question where no limit is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryLimits_v1(
@@ -289,42 +288,42 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryLimits_v1(
         return Return::InvalidArgument;
     }
     let group = unsafe { CStr::from_ptr((*limits).name_space) };
-    let card = match reading(device, Some) {
-        Ok(card) => card,
+    let gpu = match reading(device, Some) {
+        Ok(gpu) => gpu,
         Err(code) => return code,
     };
-    let Some(all) = card.limits_mib else { return Return::FunctionNotFound };
+    let Some(all) = gpu.limits_mib else { return Return::FunctionNotFound };
     let limit = group.to_str().ok().and_then(|group| all.get(group));
     let Some(limit) = limit else { return Return::NotSupported };
     unsafe { (*limits).hard_limit = limit * MIB };
     Return::Success
 }
 
-/// How busy the card is; the script has one figure for kernels and none for the memory bus.
+/// How busy the GPU is; the script has one figure for kernels and none for the memory bus.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     device: Handle,
     rates: *mut Utilization,
 ) -> Return {
     unsafe {
-        put(rates, reading(device, |card| Some(Utilization { gpu: card.utilisation?, memory: 0 })))
+        put(rates, reading(device, |gpu| Some(Utilization { gpu: gpu.utilisation?, memory: 0 })))
     }
 }
 
-/// The card's temperature; there is one sensor.
+/// The GPU's temperature; there is one sensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetTemperature(
     device: Handle,
     _sensor: c_int,
     celsius: *mut c_uint,
 ) -> Return {
-    unsafe { put(celsius, reading(device, |card| card.temperature)) }
+    unsafe { put(celsius, reading(device, |gpu| gpu.temperature)) }
 }
 
-/// The card's power draw in milliwatt.
+/// The GPU's power draw in milliwatt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: Handle, milliwatt: *mut c_uint) -> Return {
-    unsafe { put(milliwatt, reading(device, |card| card.power_milliwatt)) }
+    unsafe { put(milliwatt, reading(device, |gpu| gpu.power_milliwatt)) }
 }
 
 /// Whether MIG mode is on. There is no change that waits for a reset.
@@ -334,7 +333,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     current: *mut c_uint,
     pending: *mut c_uint,
 ) -> Return {
-    let mode = reading(device, |card| card.mig.map(c_uint::from));
+    let mode = reading(device, |gpu| gpu.mig.map(c_uint::from));
     unsafe {
         match put(current, mode) {
             Return::Success => put(pending, mode),
@@ -343,10 +342,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMigMode(
     }
 }
 
-/// How many processes may use the card for computing.
+/// How many processes may use the GPU for computing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) -> Return {
-    unsafe { put(mode, reading(device, |card| card.compute_mode)) }
+    unsafe { put(mode, reading(device, |gpu| gpu.compute_mode)) }
 }
 
 /// Values of fields by number; the recovery action is the only one here.
@@ -360,12 +359,12 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     if values.is_null() || count == 0 {
         return Return::InvalidArgument;
     }
-    let card = match reading(device, Some) {
-        Ok(card) => card,
+    let gpu = match reading(device, Some) {
+        Ok(gpu) => gpu,
         Err(code) => return code,
     };
     for value in unsafe { std::slice::from_raw_parts_mut(values, count) } {
-        let known = if value.field == FIELD_RECOVERY_ACTION { card.recovery } else { None };
+        let known = if value.field == FIELD_RECOVERY_ACTION { gpu.recovery } else { None };
         (value.timestamp, value.latency, value.value_type) = (0, 0, VALUE_UNSIGNED_INT);
         value.result = known.map_or(Return::NotSupported, |_| Return::Success);
         value.value = Value { unsigned: known.unwrap_or_default() };
@@ -388,7 +387,7 @@ pub unsafe extern "C" fn nvmlEventSetCreate(set: *mut Handle) -> Return {
     unsafe { put(set, with(|machine| Ok(machine.create_set() as Handle))) }
 }
 
-/// Adds a card to an event set.
+/// Adds a GPU to an event set.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceRegisterEvents(
     device: Handle,

@@ -1,11 +1,11 @@
-//! The state behind NVML's handles: cards by UUID, and event sets.
+//! The state behind NVML's handles: GPUs by UUID, and event sets.
 //!
 //! Invariant: a handle means one UUID while the process runs, whatever the script does. A handle that was
 //! never given out is an invalid argument.
 
 use std::collections::HashMap;
 
-use crate::script::{Card, Script, ScriptFile};
+use crate::script::{Gpu, Script, ScriptFile};
 
 /// `nvmlReturn_t`. The values are NVML's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Return {
     InvalidArgument = 2,
     /// The script leaves this reading out.
     NotSupported = 3,
-    /// No card has that UUID.
+    /// No GPU has that UUID.
     NotFound = 6,
     /// The caller's buffer is too short.
     InsufficientSize = 7,
@@ -27,7 +27,7 @@ pub enum Return {
     Timeout = 10,
     /// The driver does not have the function.
     FunctionNotFound = 13,
-    /// The card is unhealthy or gone from the script.
+    /// The GPU is unhealthy or gone from the script.
     GpuIsLost = 15,
     /// A lock was poisoned.
     Unknown = 999,
@@ -36,7 +36,7 @@ pub enum Return {
 /// A critical error that an event set delivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Handle of the card.
+    /// Handle of the GPU.
     pub device: usize,
     /// NVIDIA's number of the error.
     pub xid: u64,
@@ -52,7 +52,7 @@ pub struct Machine {
     last_set: usize,
 }
 
-/// The cards of an event set, each with its last XID.
+/// The GPUs of an event set, each with its last XID.
 type Watched = HashMap<usize, Option<u64>>;
 
 impl Machine {
@@ -66,17 +66,17 @@ impl Machine {
         self.file.current().ok_or(Return::DriverNotLoaded)
     }
 
-    /// The handle of the card whose enumeration index is `index`.
+    /// The handle of the GPU whose enumeration index is `index`.
     pub fn by_index(&mut self, index: u32) -> Result<usize, Return> {
-        let cards = &self.script()?.cards;
-        let at = (0..).zip(cards).find(|(place, card)| card.index.unwrap_or(*place) == index);
+        let gpus = &self.script()?.gpus;
+        let at = (0..).zip(gpus).find(|(place, gpu)| gpu.index.unwrap_or(*place) == index);
         let uuid = at.ok_or(Return::InvalidArgument)?.1.uuid.clone();
         Ok(self.handle(uuid))
     }
 
-    /// The handle of the card of that UUID.
+    /// The handle of the GPU of that UUID.
     pub fn by_uuid(&mut self, uuid: &str) -> Result<usize, Return> {
-        let known = self.script()?.cards.iter().any(|card| card.uuid == uuid);
+        let known = self.script()?.gpus.iter().any(|gpu| gpu.uuid == uuid);
         if known { Ok(self.handle(uuid.to_owned())) } else { Err(Return::NotFound) }
     }
 
@@ -90,23 +90,23 @@ impl Machine {
         }
     }
 
-    /// A card's index and names. A lost card still has these.
-    pub fn identity(&mut self, device: usize) -> Result<(u32, Card), Return> {
+    /// A GPU's index and names. A lost GPU still has these.
+    pub fn identity(&mut self, device: usize) -> Result<(u32, Gpu), Return> {
         let at = device.checked_sub(1).ok_or(Return::InvalidArgument)?;
         let uuid = self.names.get(at).ok_or(Return::InvalidArgument)?.clone();
-        let cards = &self.script()?.cards;
-        let (place, card) =
-            (0..).zip(cards).find(|(_, card)| card.uuid == uuid).ok_or(Return::GpuIsLost)?;
-        Ok((card.index.unwrap_or(place), card.clone()))
+        let gpus = &self.script()?.gpus;
+        let (place, gpu) =
+            (0..).zip(gpus).find(|(_, gpu)| gpu.uuid == uuid).ok_or(Return::GpuIsLost)?;
+        Ok((gpu.index.unwrap_or(place), gpu.clone()))
     }
 
-    /// A card with its readings, by its handle.
+    /// A GPU with its readings, by its handle.
     ///
     /// # Errors
     /// [`Return::GpuIsLost`] where it is lost.
-    pub fn reading(&mut self, device: usize) -> Result<Card, Return> {
-        let (_, card) = self.identity(device)?;
-        if card.healthy { Ok(card) } else { Err(Return::GpuIsLost) }
+    pub fn reading(&mut self, device: usize) -> Result<Gpu, Return> {
+        let (_, gpu) = self.identity(device)?;
+        if gpu.healthy { Ok(gpu) } else { Err(Return::GpuIsLost) }
     }
 
     /// A new, empty event set.
@@ -121,7 +121,7 @@ impl Machine {
         self.sets.remove(&set).map(drop).ok_or(Return::InvalidArgument)
     }
 
-    /// Adds a card to a set, which delivers the errors that it raises from now on.
+    /// Adds a GPU to a set, which delivers the errors that it raises from now on.
     pub fn register(&mut self, device: usize, set: usize) -> Result<(), Return> {
         let xid = self.reading(device)?.xid;
         self.sets.get_mut(&set).ok_or(Return::InvalidArgument)?.insert(device, xid);
@@ -131,7 +131,7 @@ impl Machine {
     /// The next event of a set, if there is one now.
     ///
     /// # Errors
-    /// [`Return::GpuIsLost`] for as long as a card of the set is lost.
+    /// [`Return::GpuIsLost`] for as long as a GPU of the set is lost.
     pub fn poll(&mut self, set: usize) -> Result<Option<Event>, Return> {
         let devices: Vec<usize> =
             self.sets.get(&set).ok_or(Return::InvalidArgument)?.keys().copied().collect();
@@ -160,29 +160,29 @@ mod tests {
         machine: Machine,
     }
 
-    fn bench(cards: &str) -> Bench {
+    fn bench(gpus: &str) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine::new(ScriptFile::new(dir.path().join("s.json")));
         let bench = Bench { dir, machine };
-        bench.write(cards);
+        bench.write(gpus);
         bench
     }
 
     impl Bench {
-        fn write(&self, cards: &str) {
-            fs::write(self.dir.path().join("s.json"), format!(r#"{{"cards":[{cards}]}}"#)).unwrap();
+        fn write(&self, gpus: &str) {
+            fs::write(self.dir.path().join("s.json"), format!(r#"{{"cards":[{gpus}]}}"#)).unwrap();
         }
     }
 
     const A: &str = r#"{"uuid":"GPU-a"}"#;
 
     #[test]
-    fn a_handle_follows_its_card_when_the_order_changes() {
+    fn a_handle_follows_its_gpu_when_the_order_changes() {
         let mut bench = bench(r#"{"uuid":"GPU-a"},{"uuid":"GPU-b"}"#);
         let b = bench.machine.by_index(1).unwrap();
         bench.write(r#"{"uuid":"GPU-b"},{"uuid":"GPU-a"} "#);
-        let (index, card) = bench.machine.identity(b).unwrap();
-        assert_eq!((index, card.uuid.as_str()), (0, "GPU-b"));
+        let (index, gpu) = bench.machine.identity(b).unwrap();
+        assert_eq!((index, gpu.uuid.as_str()), (0, "GPU-b"));
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_gone_from_the_script_is_lost() {
+    fn a_gpu_gone_from_the_script_is_lost() {
         let mut bench = bench(A);
         let a = bench.machine.by_uuid("GPU-a").unwrap();
         bench.write("");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unhealthy_card_keeps_its_name_but_reads_nothing() {
+    fn an_unhealthy_gpu_keeps_its_name_but_reads_nothing() {
         let mut bench = bench(r#"{"uuid":"GPU-a","healthy":false}"#);
         let a = bench.machine.by_index(0).unwrap();
         assert_eq!(bench.machine.identity(a).unwrap().1.uuid, "GPU-a");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_with_a_lost_card_delivers_nothing_but_that() {
+    fn a_set_with_a_lost_gpu_delivers_nothing_but_that() {
         let mut bench = bench(r#"{"uuid":"GPU-a"},{"uuid":"GPU-b"}"#);
         let a = bench.machine.by_index(0).unwrap();
         let b = bench.machine.by_index(1).unwrap();

@@ -1,4 +1,4 @@
-//! The processes on a card: NVML's lists of them, and its samples of how busy each is.
+//! The processes on a GPU: NVML's lists of them, and its samples of how busy each is.
 //!
 //! Safety: as in the crate's root. A buffer has room for as many elements as its count says; it may be null where that
 //! is 0.
@@ -59,7 +59,7 @@ unsafe fn list(
     count: *mut c_uint,
     to: *mut ProcessInfo,
 ) -> Return {
-    match reading(device, |card| card.processes) {
+    match reading(device, |gpu| gpu.processes) {
         Ok(all) => {
             let listed = all.into_iter().filter(holds);
             unsafe {
@@ -81,7 +81,7 @@ unsafe fn list(
     }
 }
 
-/// The card's compute processes.
+/// The GPU's compute processes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     device: Handle,
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     unsafe { list(device, |process| !process.graphics && process.mps != Some(true), count, to) }
 }
 
-/// The card's graphics processes.
+/// The GPU's graphics processes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: Handle,
@@ -101,15 +101,14 @@ pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     unsafe { list(device, |process| process.graphics, count, to) }
 }
 
-/// The card's clients of MPS.
+/// The GPU's clients of MPS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     device: Handle,
     count: *mut c_uint,
     to: *mut ProcessInfo,
 ) -> Return {
-    match reading(device, |card| Some(card.processes?.iter().any(|process| process.mps.is_some())))
-    {
+    match reading(device, |gpu| Some(gpu.processes?.iter().any(|process| process.mps.is_some()))) {
         Ok(true) => unsafe { list(device, |process| process.mps == Some(true), count, to) },
         Ok(false) => Return::NotSupported,
         Err(code) => code,
@@ -126,9 +125,9 @@ pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
 ) -> Return {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let timestamp = c_ulonglong::try_from(now).unwrap_or(c_ulonglong::MAX);
-    let sampled = reading(device, |card| {
+    let sampled = reading(device, |gpu| {
         let all: Vec<(c_uint, c_uint)> =
-            card.processes?.iter().filter_map(|process| Some((process.pid, process.sm?))).collect();
+            gpu.processes?.iter().filter_map(|process| Some((process.pid, process.sm?))).collect();
         (!all.is_empty()).then_some(all)
     });
     let busy: Vec<ProcessSample> = match sampled {

@@ -1,4 +1,4 @@
-//! The script: which cards there are and what they report.
+//! The script: which GPUs there are and what they report.
 //!
 //! Invariant: a script that cannot be read or parsed never replaces one that could: the last good one
 //! stays in force.
@@ -16,22 +16,23 @@ pub const SCRIPT_ENV: &str = "PLIMSOLL_NVML_SCRIPT";
 /// The script's name in the library's own directory.
 pub const SCRIPT_NAME: &str = "nvml-script.json";
 
-/// A machine's driver and cards.
+/// A machine's driver and GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Script {
     /// The driver's version, as `nvidia-smi` shows it.
     #[serde(default)]
     pub driver: Option<String>,
-    /// The cards, in enumeration order.
-    pub cards: Vec<Card>,
+    /// The GPUs, in enumeration order.
+    #[serde(rename = "cards")]
+    pub gpus: Vec<Gpu>,
 }
 
-/// One card. A field that is left out is answered with "not supported", never with 0.
+/// One GPU. A field that is left out is answered with "not supported", never with 0.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Card {
-    /// The card's UUID, `GPU-…`.
+pub struct Gpu {
+    /// The GPU's UUID, `GPU-…`.
     pub uuid: String,
     /// Enumeration index; by default the place in the list, from 0.
     #[serde(default)]
@@ -55,7 +56,7 @@ pub struct Card {
     /// than the question.
     #[serde(rename = "limitsMiB", default)]
     pub limits_mib: Option<BTreeMap<String, u64>>,
-    /// NUMA node of the host memory nearest to the card.
+    /// NUMA node of the host memory nearest to the GPU.
     #[serde(default)]
     pub numa_node: Option<u32>,
     /// Major number of its CUDA compute capability.
@@ -73,7 +74,7 @@ pub struct Card {
     /// Whether MIG mode is on.
     #[serde(default)]
     pub mig: Option<bool>,
-    /// NVML's number of the recovery action that the card needs; 0 is none.
+    /// NVML's number of the recovery action that the GPU needs; 0 is none.
     #[serde(default)]
     pub recovery: Option<u32>,
     /// NVML's number of its compute mode: 0 any number of processes, 2 none, 3 one.
@@ -82,7 +83,7 @@ pub struct Card {
     /// The processes on it; left out where the driver does not tell.
     #[serde(default)]
     pub processes: Option<Vec<Process>>,
-    /// `false`: the card is lost. It keeps its name, but every reading and wait fails.
+    /// `false`: the GPU is lost. It keeps its name, but every reading and wait fails.
     #[serde(default = "healthy")]
     pub healthy: bool,
     /// What CUDA answers of it; left out where it works.
@@ -93,7 +94,7 @@ pub struct Card {
     pub xid: Option<u64>,
 }
 
-/// What CUDA answers of a card that it cannot use.
+/// What CUDA answers of a GPU that it cannot use.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Cuda {
@@ -113,23 +114,23 @@ fn context() -> String {
     "cuCtxCreate".to_owned()
 }
 
-/// A process on a card.
+/// A process on a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Process {
     /// Its id, in the PID namespace of the program that loads the library.
     pub pid: u32,
-    /// Memory of the card that it has, in bytes; left out where the driver does not tell.
+    /// Memory of the GPU that it has, in bytes; left out where the driver does not tell.
     #[serde(default)]
     pub used_bytes: Option<u64>,
     /// Percent of the last sample period in which it was busy; left out for a process that is not sampled. Where a
-    /// card's processes all leave it out, the driver does not sample.
+    /// GPU's processes all leave it out, the driver does not sample.
     #[serde(default)]
     pub sm: Option<u32>,
     /// Whether it is in the list of graphics processes, and not in that of compute processes.
     #[serde(default)]
     pub graphics: bool,
-    /// Whether it is in the list of MPS's clients, and not in that of compute processes. Where a card's processes all
+    /// Whether it is in the list of MPS's clients, and not in that of compute processes. Where a GPU's processes all
     /// leave it out, the driver does not tell.
     #[serde(default)]
     pub mps: Option<bool>,
@@ -231,18 +232,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_card_leaves_out_is_unknown_and_it_is_healthy() {
+    fn what_a_gpu_leaves_out_is_unknown_and_it_is_healthy() {
         let (_dir, mut file) = file(ONE);
-        let card = &file.current().unwrap().cards[0];
-        assert_eq!((card.memory_mib, card.minor, card.healthy), (Some(16384), None, true));
+        let gpu = &file.current().unwrap().gpus[0];
+        assert_eq!((gpu.memory_mib, gpu.minor, gpu.healthy), (Some(16384), None, true));
     }
 
     #[test]
     fn a_changed_file_is_read_again() {
         let (_dir, mut file) = file(ONE);
-        assert_eq!(file.current().unwrap().cards.len(), 1);
+        assert_eq!(file.current().unwrap().gpus.len(), 1);
         fs::write(&file.path, r#"{"cards":[]}"#).unwrap();
-        assert_eq!(file.current().unwrap().cards.len(), 0);
+        assert_eq!(file.current().unwrap().gpus.len(), 0);
     }
 
     #[test]
@@ -250,9 +251,9 @@ mod tests {
         let (_dir, mut file) = file(ONE);
         file.current().unwrap();
         fs::write(&file.path, "{").unwrap();
-        assert_eq!(file.current().unwrap().cards[0].uuid, "GPU-a");
+        assert_eq!(file.current().unwrap().gpus[0].uuid, "GPU-a");
         fs::remove_file(&file.path).unwrap();
-        assert_eq!(file.current().unwrap().cards[0].uuid, "GPU-a");
+        assert_eq!(file.current().unwrap().gpus[0].uuid, "GPU-a");
     }
 
     #[test]

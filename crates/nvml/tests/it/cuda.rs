@@ -1,4 +1,4 @@
-//! [`try_context`] over the stand-in library. `CUDA_VISIBLE_DEVICES` is left as it is: the script has one card.
+//! [`try_context`] over the stand-in library. `CUDA_VISIBLE_DEVICES` is left as it is: the script has one GPU.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use nvml::cuda::{ContextError, try_context};
 
 use super::Node;
 
-/// What comes of a context on a card of which the script says this.
+/// What comes of a context on a GPU of which the script says this.
 fn context(cuda: &str) -> Result<(), ContextError> {
     let node = Node::new(&format!(r#"{{"cards":[{{"uuid":"GPU-a"{cuda}}}]}}"#));
     try_context(&node.library())
 }
 
 #[test]
-fn a_card_that_works_passes() {
+fn a_gpu_that_works_passes() {
     assert_eq!(context(""), Ok(()));
 }
 

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nvml::{Card, ComputeMode, Error, Library, MemoryLimit, Probe, Process, Recovery, Status, Xid};
+use nvml::{ComputeMode, Error, Gpu, Library, MemoryLimit, Probe, Process, Recovery, Status, Xid};
 
 /// Cargo puts the shared library of a dev-dependency beside the test executables.
 fn standin() -> PathBuf {
@@ -48,16 +48,16 @@ impl Node {
     }
 }
 
-const TWO_CARDS: &str = r#"{"driver":"580.95.05","cards":[
+const TWO_GPUS: &str = r#"{"driver":"580.95.05","cards":[
     {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"reservedMiB":480,"minor":1,"numaNode":1,"cudaMajor":8,
      "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1,"computeMode":3},
     {"uuid":"GPU-b","memoryMiB":16384}]}"#;
 
 #[test]
-fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
-    let node = Node::new(TWO_CARDS);
-    let cards = Library::open(&node.library()).unwrap().cards().unwrap();
-    let a = Card {
+fn gpus_are_what_the_script_says_and_the_rest_is_unknown() {
+    let node = Node::new(TWO_GPUS);
+    let gpus = Library::open(&node.library()).unwrap().gpus().unwrap();
+    let a = Gpu {
         uuid: "GPU-a".to_owned(),
         index: 0,
         model: Some("NVIDIA A10".to_owned()),
@@ -68,14 +68,14 @@ fn cards_are_what_the_script_says_and_the_rest_is_unknown() {
         numa_node: Some(1),
         cuda_major: Some(8),
     };
-    let b = Card {
+    let b = Gpu {
         uuid: "GPU-b".to_owned(),
         index: 1,
         memory_mib: Some(16384),
         reserved_mib: Some(0),
-        ..Card::default()
+        ..Gpu::default()
     };
-    assert_eq!(cards, [a, b]);
+    assert_eq!(gpus, [a, b]);
     assert_eq!(Library::open(&node.library()).unwrap().driver().as_deref(), Some("580.95.05"));
 }
 
@@ -96,19 +96,18 @@ fn the_limit_of_a_control_group_is_what_the_driver_tells_and_else_unknown() {
 }
 
 #[test]
-fn a_card_that_has_no_size_by_nvml_shares_the_hosts_memory() {
+fn a_gpu_that_has_no_size_by_nvml_shares_the_hosts_memory() {
     let node = Node::new(
         r#"{"cards":[{"uuid":"GPU-a","model":"NVIDIA GB10"},{"uuid":"GPU-b","memoryMiB":16384}]}"#,
     );
-    let cards = Library::open(&node.library()).unwrap().cards().unwrap();
-    let sizes: Vec<_> =
-        cards.iter().map(|card| (card.memory_mib, card.has_no_own_memory)).collect();
+    let gpus = Library::open(&node.library()).unwrap().gpus().unwrap();
+    let sizes: Vec<_> = gpus.iter().map(|gpu| (gpu.memory_mib, gpu.has_no_own_memory)).collect();
     assert_eq!(sizes, [(None, true), (Some(16384), false)]);
 }
 
 #[test]
 fn an_unsupported_reading_is_none_beside_the_supported_ones() {
-    let node = Node::new(TWO_CARDS);
+    let node = Node::new(TWO_GPUS);
     let library = Library::open(&node.library()).unwrap();
     let full = Status {
         used_mib: Some(512),
@@ -140,26 +139,26 @@ fn a_compute_mode_is_read_by_its_number_and_one_that_is_new_is_unknown() {
 }
 
 #[test]
-fn a_card_is_lost_and_comes_back() {
-    let node = Node::new(TWO_CARDS);
+fn a_gpu_is_lost_and_comes_back() {
+    let node = Node::new(TWO_GPUS);
     let library = Library::open(&node.library()).unwrap();
     node.write(r#"{"cards":[{"uuid":"GPU-a","healthy":false}]}"#);
     assert!(matches!(library.status("GPU-a"), Err(Error::Lost { uuid, .. }) if uuid == "GPU-a"));
-    assert_eq!(library.cards().unwrap()[0].uuid, "GPU-a", "it keeps its name");
-    node.write(TWO_CARDS);
+    assert_eq!(library.gpus().unwrap()[0].uuid, "GPU-a", "it keeps its name");
+    node.write(TWO_GPUS);
     assert_eq!(library.status("GPU-a").unwrap().used_mib, Some(512));
 }
 
 #[test]
-fn a_card_unknown_to_the_driver_is_lost_not_zero() {
-    let node = Node::new(TWO_CARDS);
+fn a_gpu_unknown_to_the_driver_is_lost_not_zero() {
+    let node = Node::new(TWO_GPUS);
     let library = Library::open(&node.library()).unwrap();
     assert!(matches!(library.status("GPU-c"), Err(Error::Lost { .. })));
 }
 
-/// The processes on the card `GPU-a` of this script's fields.
-fn processes(card: &str) -> Option<Vec<Process>> {
-    let node = Node::new(&format!(r#"{{"cards":[{{"uuid":"GPU-a",{card}}}]}}"#));
+/// The processes on the GPU `GPU-a` of this script's fields.
+fn processes(gpu: &str) -> Option<Vec<Process>> {
+    let node = Node::new(&format!(r#"{{"cards":[{{"uuid":"GPU-a",{gpu}}}]}}"#));
     Library::open(&node.library()).unwrap().processes("GPU-a", SystemTime::UNIX_EPOCH).unwrap()
 }
 
@@ -182,7 +181,7 @@ fn processes_are_those_of_all_lists_with_their_memory_and_use_of_sms() {
 }
 
 #[test]
-fn without_samples_sm_use_is_unknown_and_an_idle_card_reads_0() {
+fn without_samples_sm_use_is_unknown_and_an_idle_gpu_reads_0() {
     assert_eq!(processes(r#""processes":[{"pid":7}]"#).unwrap(), [process(7, None, None)]);
     let idle = processes(r#""processes":[{"pid":7,"usedBytes":4,"sm":0}]"#);
     assert_eq!(idle.unwrap(), [process(7, Some(4), Some(0))]);
@@ -190,7 +189,7 @@ fn without_samples_sm_use_is_unknown_and_an_idle_card_reads_0() {
 }
 
 #[test]
-fn processes_are_unknown_where_the_driver_does_not_tell_or_the_card_is_split() {
+fn processes_are_unknown_where_the_driver_does_not_tell_or_the_gpu_is_split() {
     assert_eq!(processes(r#""memoryMiB":1"#), None);
     assert_eq!(processes(r#""mig":true,"processes":[{"pid":7}]"#), None);
 }
@@ -214,19 +213,19 @@ fn clients_of_mps_are_told_from_other_processes_where_the_driver_lists_them() {
 }
 
 #[test]
-fn a_lost_card_tells_of_no_processes() {
+fn a_lost_gpu_tells_of_no_processes() {
     let node = Node::new(r#"{"cards":[{"uuid":"GPU-a","healthy":false,"processes":[]}]}"#);
     let library = Library::open(&node.library()).unwrap();
-    for card in ["GPU-a", "GPU-c"] {
-        let told = library.processes(card, SystemTime::UNIX_EPOCH);
-        assert!(matches!(told, Err(Error::Lost { .. })), "{card}: {told:?}");
+    for gpu in ["GPU-a", "GPU-c"] {
+        let told = library.processes(gpu, SystemTime::UNIX_EPOCH);
+        assert!(matches!(told, Err(Error::Lost { .. })), "{gpu}: {told:?}");
     }
 }
 
-/// Watches a card of [`TWO_CARDS`], and replaces the script once the watch has begun. Returns the errors
+/// Watches a GPU of [`TWO_GPUS`], and replaces the script once the watch has begun. Returns the errors
 /// until the second, and how the watch ended.
-fn watched(card: &str, then: &str) -> (Vec<Xid>, Result<(), Error>) {
-    let node = Node::new(TWO_CARDS);
+fn watched(gpu: &str, then: &str) -> (Vec<Xid>, Result<(), Error>) {
+    let node = Node::new(TWO_GPUS);
     let library = Library::open(&node.library()).unwrap();
     let mut seen = Vec::new();
     let mut ticks = 0;
@@ -240,12 +239,12 @@ fn watched(card: &str, then: &str) -> (Vec<Xid>, Result<(), Error>) {
         }
         if seen.len() < 2 && ticks < 4 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let end = library.watch(card, Duration::from_millis(50), &mut observe);
+    let end = library.watch(gpu, Duration::from_millis(50), &mut observe);
     (seen, end)
 }
 
 #[test]
-fn an_error_arrives_at_the_watch_of_its_card_and_no_other() {
+fn an_error_arrives_at_the_watch_of_its_gpu_and_no_other() {
     let raised = r#"{"cards":[{"uuid":"GPU-a"},{"uuid":"GPU-b","xid":79}]}"#;
     let (seen, end) = watched("GPU-b", raised);
     assert_eq!((seen, end.is_ok()), (vec![Xid { number: Some(79) }], true));
@@ -254,7 +253,7 @@ fn an_error_arrives_at_the_watch_of_its_card_and_no_other() {
 }
 
 #[test]
-fn a_lost_card_ends_its_own_watch() {
+fn a_lost_gpu_ends_its_own_watch() {
     let lost = r#"{"cards":[{"uuid":"GPU-a","healthy":false},{"uuid":"GPU-b"}]}"#;
     let (seen, end) = watched("GPU-a", lost);
     assert!(matches!(&end, Err(Error::Lost { uuid, .. }) if uuid == "GPU-a"), "{end:?}");
@@ -264,12 +263,12 @@ fn a_lost_card_ends_its_own_watch() {
 }
 
 #[test]
-fn a_card_that_is_lost_cannot_be_watched() {
+fn a_gpu_that_is_lost_cannot_be_watched() {
     let node = Node::new(r#"{"cards":[{"uuid":"GPU-a","healthy":false}]}"#);
     let library = Library::open(&node.library()).unwrap();
-    for card in ["GPU-a", "GPU-c"] {
-        let end = library.watch(card, Duration::from_millis(50), &mut |_| ControlFlow::Break(()));
-        assert!(matches!(end, Err(Error::Lost { .. })), "{card}: {end:?}");
+    for gpu in ["GPU-a", "GPU-c"] {
+        let end = library.watch(gpu, Duration::from_millis(50), &mut |_| ControlFlow::Break(()));
+        assert!(matches!(end, Err(Error::Lost { .. })), "{gpu}: {end:?}");
     }
 }
 
@@ -289,7 +288,7 @@ fn a_file_that_is_no_library_is_unusable_not_absent() {
 
 #[test]
 fn a_library_without_its_script_has_no_driver() {
-    let node = Node::new(TWO_CARDS);
+    let node = Node::new(TWO_GPUS);
     std::fs::remove_file(node.dir.path().join("nvml-script.json")).unwrap();
     assert!(matches!(Library::open(&node.library()), Err(Error::Unusable { .. })));
 }

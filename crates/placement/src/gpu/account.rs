@@ -1,14 +1,14 @@
-//! One card with what pods are charged on it, and why each charge counts there.
+//! One GPU with what pods are charged on it, and why each charge counts there.
 
-use super::free_card::Room;
-use super::{CardShare, FreeCard, GpuRequest, Sharers, Sharing};
+use super::free_gpu::Room;
+use super::{FreeGpu, GpuRequest, GpuShare, Sharers, Sharing};
 use crate::units::{Cores, PodUid, Units};
 
-/// One card and what pods are charged on it.
+/// One GPU and what pods are charged on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// The card.
-    pub card: FreeCard,
+    /// The GPU.
+    pub gpu: FreeGpu,
     /// One charge for each pod, sorted by UID.
     pub charges: Vec<Charge>,
 }
@@ -19,7 +19,7 @@ impl Account {
         self.sum(Basis::is_held)
     }
 
-    /// Units of the pods that are on this card by the kubelet's records, by Bind's choice or by their claim.
+    /// Units of the pods that are on this GPU by the kubelet's records, by Bind's choice or by their claim.
     pub fn of_known_place(&self) -> Units {
         self.sum(|basis| matches!(basis, Basis::Recorded | Basis::Chosen | Basis::Claimed))
     }
@@ -28,22 +28,22 @@ impl Account {
         self.charges.iter().filter(|charge| counts(charge.basis)).map(|charge| charge.units).sum()
     }
 
-    /// The account of a card that has these charges. What `card` itself has free does not matter.
-    pub(super) fn new(card: &FreeCard, charges: Vec<Charge>) -> Self {
-        Self { card: card.with_room(room_left(card.units, charges.iter())), charges }
+    /// The account of a GPU that has these charges. What `gpu` itself has free does not matter.
+    pub(super) fn new(gpu: &FreeGpu, charges: Vec<Charge>) -> Self {
+        Self { gpu: gpu.with_room(room_left(gpu.units, charges.iter())), charges }
     }
 
-    /// The card as the pod finds it.
-    pub(super) fn for_pod(&self, pod: &PodUid, request: &GpuRequest) -> FreeCard {
+    /// The GPU as the pod finds it.
+    pub(super) fn for_pod(&self, pod: &PodUid, request: &GpuRequest) -> FreeGpu {
         self.with_charges(|charge| charge.counts_against(pod, request))
     }
 
-    pub(super) fn with_charges(&self, stays: impl Fn(&&Charge) -> bool) -> FreeCard {
-        self.card.with_room(room_left(self.card.units, self.charges.iter().filter(stays)))
+    pub(super) fn with_charges(&self, stays: impl Fn(&&Charge) -> bool) -> FreeGpu {
+        self.gpu.with_room(room_left(self.gpu.units, self.charges.iter().filter(stays)))
     }
 }
 
-/// What these charges leave free of a card with `units` units.
+/// What these charges leave free of a GPU with `units` units.
 pub(super) fn room_left<'c>(units: Units, charges: impl Iterator<Item = &'c Charge>) -> Room {
     let sharers = Sharers::None;
     let mut room = Room { units, cores: Cores::ALL, idle: true, sharers, clients: 0 };
@@ -59,18 +59,18 @@ pub(super) fn room_left<'c>(units: Units, charges: impl Iterator<Item = &'c Char
     room
 }
 
-/// What one pod is charged on one card.
+/// What one pod is charged on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
     /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
     pub pod: PodUid,
-    /// Its units; never zero. All units of the card for an exclusive pod.
+    /// Its units; never zero. All units of the GPU for an exclusive pod.
     pub units: Units,
-    /// Percent of the card's compute.
+    /// Percent of the GPU's compute.
     pub cores: Cores,
-    /// Its processes that use the card at the same time.
+    /// Its processes that use the GPU at the same time.
     pub processes: u16,
-    /// How it shares the card; `None` where that is not known, for a pod whose card is not known, and for unmanaged
+    /// How it shares the GPU; `None` where that is not known, for a pod whose GPU is not known, and for unmanaged
     /// memory.
     pub sharing: Option<Sharing>,
     /// Why it counts here.
@@ -79,22 +79,22 @@ pub struct Charge {
     pub kept_at: Option<i32>,
 }
 
-/// Why a pod counts on a card.
+/// Why a pod counts on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
     /// The kubelet's records put it here.
     Recorded,
-    /// Bind has chosen this card since this process started.
+    /// Bind has chosen this GPU since this process started.
     Chosen,
-    /// Its claim names this card, and the kubelet's records do not place it yet.
+    /// Its claim names this GPU, and the kubelet's records do not place it yet.
     Claimed,
-    /// Its card is unknown, and the kubelet has admitted it or its claim names a card that the node does not report: it
-    /// counts on every card of the node.
+    /// Its GPU is unknown, and the kubelet has admitted it or its claim names a GPU that the node does not report: it
+    /// counts on every GPU of the node.
     UnknownPlace,
-    /// Its claim names another card, and nothing else is known of the pod. It counts on every card, since any user who
+    /// Its claim names another GPU, and nothing else is known of the pod. It counts on every GPU, since any user who
     /// may edit the pod can write a claim.
     UnprovenClaim,
-    /// It holds nothing yet: kube-scheduler has evicted pods for it, and the card is kept for it, except from pods of
+    /// It holds nothing yet: kube-scheduler has evicted pods for it, and the GPU is kept for it, except from pods of
     /// higher priority.
     Nominated,
     /// Unmanaged: memory in use beyond what pods hold.
@@ -111,16 +111,16 @@ impl Basis {
 }
 
 impl Charge {
-    /// What a pod with this share is charged on a card with `card` units; `None` for an empty share.
+    /// What a pod with this share is charged on a GPU with `gpu` units; `None` for an empty share.
     pub(super) fn of(
         pod: &PodUid,
-        share: CardShare,
+        share: GpuShare,
         basis: Basis,
         sharing: Option<Sharing>,
-        card: Units,
+        gpu: Units,
     ) -> Option<Self> {
         let (units, cores) = if share.exclusive {
-            (share.units.max(card), share.cores.max(Cores::ALL))
+            (share.units.max(gpu), share.cores.max(Cores::ALL))
         } else {
             (share.units, share.cores)
         };

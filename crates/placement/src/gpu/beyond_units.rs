@@ -1,23 +1,23 @@
-//! What pods may take of cards beyond their units.
+//! What pods may take of GPUs beyond their units.
 //!
 //! kube-scheduler, the kubelet and ResourceQuota count units alone. So without a right by the policy, a pod takes no
-//! more of a card than its units are of it.
+//! more of a GPU than its units are of it.
 
-/// What a namespace's pods may take of cards beyond their units; nothing by default.
+/// What a namespace's pods may take of GPUs beyond their units; nothing by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct BeyondUnits {
-    /// Whole cards for fewer units than the cards have.
+    /// Whole GPUs for fewer units than the GPUs have.
     pub exclusive: bool,
-    /// A larger part of a card's compute than their part of its memory.
+    /// A larger part of a GPU's compute than their part of its memory.
     pub cores: bool,
     /// A memory limit above the request.
     pub memory_limit: bool,
 }
 
-/// What a pod would take of a card beyond its units.
+/// What a pod would take of a GPU beyond its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Excess {
-    /// The whole card, for fewer units than it has.
+    /// The whole GPU, for fewer units than it has.
     Exclusive,
     /// A larger part of its compute than of its memory.
     Cores,
@@ -45,10 +45,10 @@ impl Excess {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Exclusive => reason!(
-                "exclusive GPU cards cost all their units: request as many as the cards have, or let the policy's gpu.beyondUnits allow `exclusive`"
+                "exclusive GPUs cost all their units: request as many as the GPUs have, or let the policy's gpu.beyondUnits allow `exclusive`"
             ),
             Self::Cores => reason!(
-                "gpu-cores exceed the pod's part of the card's memory: request less compute or more memory, or let the policy's gpu.beyondUnits allow `cores`"
+                "gpu-cores exceed the pod's part of the GPU's memory: request less compute or more memory, or let the policy's gpu.beyondUnits allow `cores`"
             ),
             Self::MemoryLimit => reason!(
                 "gpu-mem-limit exceeds the pod's GPU memory: lower it to the request, or let the policy's gpu.beyondUnits allow `memoryLimit`"

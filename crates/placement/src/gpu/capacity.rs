@@ -1,51 +1,49 @@
-//! How many more pods of one request a node's cards take, one after the other, each as [`NodeCards::fit`] decides.
+//! How many more pods of one request a node's GPUs take, one after the other, each as [`NodeGpus::fit`] decides.
 
 use std::cmp::Reverse;
 
-use super::{
-    Account, Basis, CardFit, CardShare, Charge, ChoiceRule, GpuRequest, NodeCards, choose,
-};
-use crate::units::{CardModel, Cores, PodUid, Units};
+use super::{Account, Basis, Charge, ChoiceRule, GpuFit, GpuRequest, GpuShare, NodeGpus, choose};
+use crate::units::{Cores, GpuModel, PodUid, Units};
 
-/// Pods with several cards on one node at most: more than its kubelet runs.
+/// Pods with several GPUs on one node at most: more than its kubelet runs.
 const MOST: u64 = 128;
 
-/// What fits on a node's cards.
+/// What fits on a node's GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Cards that take pods.
-    pub cards: u64,
+    /// GPUs that take pods.
+    pub gpus: u64,
     /// Units of these that are charged to no pod.
     pub free: u64,
-    /// How many more pods; with several cards each at most 128.
+    /// How many more pods; with several GPUs each at most 128.
     pub pods: u64,
-    /// The most units on each card with which one more pod fits.
+    /// The most units on each GPU with which one more pod fits.
     pub largest: Units,
 }
 
-impl NodeCards {
-    /// How many pods with this request fit on the node's cards of a model, or on all its cards. Pods with several cards
+impl NodeGpus {
+    /// How many pods with this request fit on the node's GPUs of a model, or on all its GPUs. Pods with several GPUs
     /// take those that packing chooses.
-    pub fn capacity(&self, request: &GpuRequest, model: Option<&CardModel>) -> Capacity {
+    pub fn capacity(&self, request: &GpuRequest, model: Option<&GpuModel>) -> Capacity {
         let mut accounts = Vec::with_capacity(self.accounts().len());
-        for Account { card, charges } in self.accounts() {
+        for Account { gpu, charges } in self.accounts() {
             let mut counted = charges.clone();
             counted.retain(|charge| charge.counts_against(&new_pod(), request));
-            accounts.push(Account::new(card, counted));
+            accounts.push(Account::new(gpu, counted));
         }
         let (share, count) = (request.largest(), request.shares().len());
         let (mut fits, mut sizes) = (Capacity::default(), Vec::new());
-        for account in accounts.iter().filter(|it| it.is_of(model) && it.card.is_open()) {
-            fits.cards += 1;
-            fits.free += u64::from(account.card.free.0);
+        for account in accounts.iter().filter(|it| it.is_of(model) && it.gpu.is_open()) {
+            fits.gpus += 1;
+            fits.free += u64::from(account.gpu.free.0);
             fits.pods += u64::from(account.most_shares(share, request));
-            let all = CardShare { units: account.card.free, ..share };
+            let all = GpuShare { units: account.gpu.free, ..share };
             sizes.extend(account.takes(all, request).then_some(all.units));
         }
         sizes.sort_unstable_by_key(|size| Reverse(*size));
         fits.largest = sizes.get(count - 1).copied().unwrap_or_default();
-        let cards = accounts.iter().map(|account| &account.card);
-        if let Some(free) = self.free_beside_unplaced(|_| false, cards) {
+        let gpus = accounts.iter().map(|account| &account.gpu);
+        if let Some(free) = self.free_beside_unplaced(|_| false, gpus) {
             fits.pods = fits.pods.min(u64::from(free.0 / share.units.0.max(1)));
             fits.largest =
                 fits.largest.min(Units(free.0 / u32::try_from(count).unwrap_or(u32::MAX)));
@@ -60,19 +58,19 @@ impl NodeCards {
         &self,
         mut accounts: Vec<Account>,
         request: &GpuRequest,
-        model: Option<&CardModel>,
+        model: Option<&GpuModel>,
     ) -> u64 {
         for pods in 0..MOST {
-            let all = accounts.iter().map(|account| &account.card);
+            let all = accounts.iter().map(|account| &account.gpu);
             if self.unplaced_need(|_| false, all, request) {
                 return pods;
             }
             let of_model = accounts.iter().filter(|account| account.is_of(model));
-            let cards = of_model.map(|account| &account.card);
-            let placed = choose(cards, self.cpu(), request, &ChoiceRule::BEST_FIT);
+            let gpus = of_model.map(|account| &account.gpu);
+            let placed = choose(gpus, self.cpu(), request, &ChoiceRule::BEST_FIT);
             let Ok(choice) = placed else { return pods };
-            for (chosen, share) in choice.cards.iter().zip(request.shares()) {
-                for account in accounts.iter_mut().filter(|it| it.card.uuid == chosen.uuid) {
+            for (chosen, share) in choice.gpus.iter().zip(request.shares()) {
+                for account in accounts.iter_mut().filter(|it| it.gpu.uuid == chosen.uuid) {
                     *account = account.with_shares(1, *share, request);
                 }
             }
@@ -82,17 +80,17 @@ impl NodeCards {
 }
 
 impl Account {
-    fn is_of(&self, model: Option<&CardModel>) -> bool {
-        model.is_none_or(|model| self.card.model == *model)
+    fn is_of(&self, model: Option<&GpuModel>) -> bool {
+        model.is_none_or(|model| self.gpu.model == *model)
     }
 
-    fn takes(&self, share: CardShare, request: &GpuRequest) -> bool {
-        matches!(self.card.fit(share, request), CardFit::Fits { .. })
+    fn takes(&self, share: GpuShare, request: &GpuRequest) -> bool {
+        matches!(self.gpu.fit(share, request), GpuFit::Fits { .. })
     }
 
-    /// How many such shares the card takes, each of another pod with this request.
-    fn most_shares(&self, share: CardShare, request: &GpuRequest) -> u32 {
-        let by_units = self.card.free.0 / share.units.0.max(1);
+    /// How many such shares the GPU takes, each of another pod with this request.
+    fn most_shares(&self, share: GpuShare, request: &GpuRequest) -> u32 {
+        let by_units = self.gpu.free.0 / share.units.0.max(1);
         let (mut fit, mut too_many) = (0, by_units.saturating_add(1));
         // The first try is the answer unless something else than units is short.
         let mut tried = by_units;
@@ -107,21 +105,21 @@ impl Account {
         fit
     }
 
-    /// The card with the shares of this many new pods on it.
-    fn with_shares(&self, pods: u32, share: CardShare, request: &GpuRequest) -> Self {
+    /// The GPU with the shares of this many new pods on it.
+    fn with_shares(&self, pods: u32, share: GpuShare, request: &GpuRequest) -> Self {
         let mut charges = self.charges.clone();
         if pods > 0 {
             let processes = u32::from(share.processes).saturating_mul(pods);
-            let all = CardShare {
+            let all = GpuShare {
                 units: Units(share.units.0.saturating_mul(pods)),
                 cores: Cores(share.cores.0.saturating_mul(pods)),
                 processes: u16::try_from(processes).unwrap_or(u16::MAX),
                 ..share
             };
-            let sharing = Some(self.card.isolation.sharing(request.isolation()));
-            charges.extend(Charge::of(&new_pod(), all, Basis::Chosen, sharing, self.card.units));
+            let sharing = Some(self.gpu.isolation.sharing(request.isolation()));
+            charges.extend(Charge::of(&new_pod(), all, Basis::Chosen, sharing, self.gpu.units));
         }
-        Self::new(&self.card, charges)
+        Self::new(&self.gpu, charges)
     }
 }
 

@@ -1,11 +1,11 @@
-//! How cards are chosen for a request: by its own strategy or else by the policy's.
+//! How GPUs are chosen for a request: by its own strategy or else by the policy's.
 
 use std::sync::Arc;
 
 use super::fragmentation::Measure;
 use super::{GpuRequest, Strategy};
 
-/// How cards and nodes are chosen.
+/// How GPUs and nodes are chosen.
 #[derive(Debug, Clone, Default)]
 pub struct ChoiceRule {
     /// The strategy for pods that do not name one.
@@ -14,7 +14,7 @@ pub struct ChoiceRule {
     pub measure: Option<Arc<Measure>>,
 }
 
-/// How cards are compared for one request.
+/// How GPUs are compared for one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Preference<'r> {
     Cheapest(&'r Measure),
@@ -26,7 +26,7 @@ impl ChoiceRule {
     /// Best fit for all pods that do not name another strategy.
     pub const BEST_FIT: Self = Self { strategy: Strategy::Pack, measure: None };
 
-    /// The measure for pods without cards, whose CPU can make cards useless; `None` if fragmentation does not count.
+    /// The measure for pods without GPUs, whose CPU can make cards useless; `None` if fragmentation does not count.
     pub fn for_plain_pods(&self) -> Option<&Measure> {
         if self.strategy != Strategy::LeastFragmentation {
             return None;

@@ -1,43 +1,43 @@
-//! A card as its node reports it.
+//! A GPU as its node reports it.
 
 use std::collections::BTreeMap;
 
-use super::CardIsolation;
-use crate::units::{CardId, CardModel, MiB, PodUid, Units};
+use super::GpuIsolation;
+use crate::units::{GpuId, GpuModel, MiB, PodUid, Units};
 
-/// One GPU card of a node.
+/// One GPU of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Card {
-    /// NVML's UUID, the card's lasting name.
-    pub uuid: CardId,
+pub struct Gpu {
+    /// NVML's UUID, the GPU's lasting name.
+    pub uuid: GpuId,
     /// NVML's index on this boot; what Aliyun's annotations speak of.
     pub index: u32,
     /// The product's name, e.g. `NVIDIA A10`.
-    pub model: CardModel,
-    /// The card's memory.
+    pub model: GpuModel,
+    /// The GPU's memory.
     pub memory: MiB,
     /// Units of it that pods can request.
     pub units: Units,
-    /// The NUMA node that the card is attached to, where known.
+    /// The NUMA node that the GPU is attached to, where known.
     pub numa_node: Option<u32>,
     /// Whether it works.
     pub healthy: bool,
     /// Why it takes no new pods although it may be healthy; `None` if it takes some.
     pub closed: Option<Closed>,
     /// The isolation that its node reports for it.
-    pub isolation: CardIsolation,
+    pub isolation: GpuIsolation,
     /// Pods with a process on it that MPS is to limit and that is no client of it.
     pub outside_mps: Vec<PodUid>,
     /// Units that the kubelet's records say each pod holds here.
     pub pods: BTreeMap<PodUid, Units>,
 }
 
-/// Why a card takes no new pods, by its node's report. Pods that are on it keep their units.
+/// Why a GPU takes no new pods, by its node's report. Pods that are on it keep their units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Closed {
     /// The isolation that the node's policy requires cannot be enforced, and the policy refuses containers without it.
     Isolation,
-    /// NVIDIA's CDI specification has no device of the card that a container could start with and use CUDA on.
+    /// NVIDIA's CDI specification has no device of the GPU that a container could start with and use CUDA on.
     Cdi,
     /// The folder of the device plugin's own CDI specification cannot be written.
     CdiFolder,

@@ -1,4 +1,4 @@
-//! One pod's entry in the ledger of one node: the stage of its claim, and the cards on which it is charged.
+//! One pod's entry in the ledger of one node: the stage of its claim, and the GPUs on which it is charged.
 //!
 //! ```text
 //!                reserve             bound             the kubelet's records place it
@@ -8,24 +8,24 @@
 //! ```
 //!
 //! Invariant: an annotation can only add to what a pod is charged. What Bind chose counts until the kubelet's records
-//! place the pod. Until then each card that the annotation has claimed counts too: the device plugin follows the
+//! place the pod. Until then each GPU that the annotation has claimed counts too: the device plugin follows the
 //! annotation, and may have done so before it changed again. After that the last record that placed the pod counts
 //! alone, whatever claims and later reports leave out. The kubelet's records have units only. Whether a pod is
 //! exclusive, and its part of the compute, come from what Bind chose and from claims, never from the annotations by
-//! which its author requests cards.
+//! which its author requests GPUs.
 //!
-//! A pod that is bound without a claim has no card: its author or another scheduler has set its node. Until the kubelet
-//! has admitted it, it counts as in kube-scheduler, its units once on the whole node, so that it takes no card from
-//! others. The device plugin refuses it, or puts it on a card with room.
+//! A pod that is bound without a claim has no GPU: its author or another scheduler has set its node. Until the kubelet
+//! has admitted it, it counts as in kube-scheduler, its units once on the whole node, so that it takes no GPU from
+//! others. The device plugin refuses it, or puts it on a GPU with room.
 
 use std::collections::BTreeMap;
 
 use super::{
-    Basis, Card, CardShare, CardShares, Charge, Choice, Claim, GpuRequest, PodIsolation, Sharing,
+    Basis, Charge, Choice, Claim, Gpu, GpuRequest, GpuShare, GpuShares, PodIsolation, Sharing,
 };
-use crate::units::{CardId, PodUid, Units};
+use crate::units::{GpuId, PodUid, Units};
 
-/// The most cards that are kept of those that a pod's annotation names over time. A node reports at most 64 cards; a
+/// The most GPUs that are kept of those that a pod's annotation names over time. A node reports at most 64 GPUs; a
 /// pod whose annotation has named more is of unknown place.
 const MAX_CLAIMED: usize = 65;
 
@@ -45,36 +45,36 @@ pub enum Stage {
 pub struct Reservation {
     /// The claim that Bind writes on the pod.
     pub claim: Claim,
-    /// The claim's cards, as they were when they were chosen.
+    /// The claim's GPUs, as they were when they were chosen.
     pub choice: Choice,
 }
 
 impl Reservation {
-    /// The reservation of these cards for a request.
+    /// The reservation of these GPUs for a request.
     pub fn new(request: &GpuRequest, choice: Choice) -> Self {
-        Self { claim: Claim::on_cards(request, &choice.card_ids()), choice }
+        Self { claim: Claim::on_gpus(request, &choice.gpu_ids()), choice }
     }
 }
 
-/// A pod's units on each card, by the kubelet's records.
-pub(super) type Record = BTreeMap<CardId, Units>;
+/// A pod's units on each GPU, by the kubelet's records.
+pub(super) type Record = BTreeMap<GpuId, Units>;
 
 /// One pod's entry in a node's ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
-    /// The most that the pod holds of each of its cards at one time, the largest share first; never empty.
-    shares: Vec<CardShare>,
+    /// The most that the pod holds of each of its GPUs at one time, the largest share first; never empty.
+    shares: Vec<GpuShare>,
     /// As it was when the entry was made: a later change of its annotations does not change how the pod runs.
     isolation: PodIsolation,
     /// What Bind chose; `None` if that was before this process started.
     reservation: Option<Reservation>,
-    /// The cards that the claim annotation has named while it agreed with the pod's spec. Some may not be among the
-    /// cards that the node reports.
-    claimed: CardShares,
+    /// The GPUs that the claim annotation has named while it agreed with the pod's spec. Some may not be among the
+    /// GPUs that the node reports.
+    claimed: GpuShares,
     state: State,
     /// The kubelet has admitted the pod, so it runs.
     admitted: bool,
-    /// The node's report would show the pod if it were on one of the reported cards.
+    /// The node's report would show the pod if it were on one of the reported GPUs.
     is_overdue: bool,
 }
 
@@ -86,19 +86,19 @@ enum State {
     Allocated(Record),
 }
 
-/// The source of the pod's cards.
+/// The source of the pod's GPUs.
 enum Place<'a> {
     /// A record of the kubelet, the current one or an earlier one.
     Recorded(&'a Record),
     /// Bind, since this process started, and annotations since then.
     Chosen(&'a Claim),
-    /// Annotations only, which do not prove that the pod is on no other card.
+    /// Annotations only, which do not prove that the pod is on no other GPU.
     Claimed,
-    /// Annotations only, and the pod is on no reported card that they do not name.
+    /// Annotations only, and the pod is on no reported GPU that they do not name.
     ClaimedAlone,
-    /// The cards are not known.
+    /// The GPUs are not known.
     Unknown,
-    /// There is no card yet.
+    /// There is no GPU yet.
     None,
 }
 
@@ -108,7 +108,7 @@ impl Entry {
             shares: request.shares().to_vec(),
             isolation: request.isolation(),
             reservation: Some(reservation),
-            claimed: CardShares::new(),
+            claimed: GpuShares::new(),
             state: State::Reserved,
             admitted: false,
             is_overdue: false,
@@ -122,7 +122,7 @@ impl Entry {
             shares: shares.clone(),
             isolation: request.isolation(),
             reservation: None,
-            claimed: CardShares::new(),
+            claimed: GpuShares::new(),
             state: State::Bound,
             admitted: false,
             is_overdue: false,
@@ -131,9 +131,9 @@ impl Entry {
         if entry.state == State::Reserved {
             entry.state = State::Bound;
         }
-        for (card, share) in claim.into_iter().flat_map(Claim::cards) {
+        for (gpu, share) in claim.into_iter().flat_map(Claim::gpus) {
             if entry.claimed.len() < MAX_CLAIMED {
-                let known = entry.claimed.entry(card.clone()).or_default();
+                let known = entry.claimed.entry(gpu.clone()).or_default();
                 *known = known.larger(*share);
             }
         }
@@ -145,24 +145,24 @@ impl Entry {
         self.admitted = true;
     }
 
-    /// The node's report would show the pod on any reported card.
+    /// The node's report would show the pod on any reported GPU.
     pub(super) fn set_overdue(&mut self) {
         self.is_overdue = true;
     }
 
-    /// The entry once the node has reported these cards.
-    pub(super) fn reported(self, pod: &PodUid, cards: &[Card]) -> Self {
-        match self.complete_record(record(pod, cards), cards) {
+    /// The entry once the node has reported these GPUs.
+    pub(super) fn reported(self, pod: &PodUid, gpus: &[Gpu]) -> Self {
+        match self.complete_record(record(pod, gpus), gpus) {
             Some(record) => Self { state: State::Allocated(record), ..self },
             None => self,
         }
     }
 
     /// The record, if it accounts for all units of the pod. The kubelet does not list init containers. A pod with one
-    /// card has all containers there, so a record of that card places the whole pod. A pod on several cards has no init
-    /// container that requests units. A record that has all that was claimed of the reported cards is complete with the
-    /// claim's other cards: a container gets its units on all its cards at once.
-    fn complete_record(&self, mut record: Record, cards: &[Card]) -> Option<Record> {
+    /// GPU has all containers there, so a record of that GPU places the whole pod. A pod on several GPUs has no init
+    /// container that requests units. A record that has all that was claimed of the reported GPUs is complete with the
+    /// claim's other GPUs: a container gets its units on all its GPUs at once.
+    fn complete_record(&self, mut record: Record, gpus: &[Gpu]) -> Option<Record> {
         if let (1, 1, Some(units)) = (self.shares.len(), record.len(), record.values_mut().next()) {
             *units = self.peak().max(*units);
         }
@@ -170,7 +170,7 @@ impl Entry {
             return None;
         }
         if !self.has_all_units(&record) && self.claimed.len() < MAX_CLAIMED {
-            record.extend(self.on_lost_cards(&record, cards));
+            record.extend(self.on_lost_gpus(&record, gpus));
         }
         self.has_all_units(&record).then_some(record)
     }
@@ -179,14 +179,14 @@ impl Entry {
         record.values().copied().sum::<Units>() >= self.peak()
     }
 
-    /// The units that were claimed of cards that the node does not report, if the record has all that was claimed of
+    /// The units that were claimed of GPUs that the node does not report, if the record has all that was claimed of
     /// the others.
-    fn on_lost_cards(&self, record: &Record, cards: &[Card]) -> Record {
+    fn on_lost_gpus(&self, record: &Record, gpus: &[Gpu]) -> Record {
         let mut lost = Record::new();
-        for (card, share) in &self.claimed {
-            if !is_reported(card, cards) {
-                lost.insert(card.clone(), share.units);
-            } else if record.get(card).is_none_or(|units| *units < share.units) {
+        for (gpu, share) in &self.claimed {
+            if !is_reported(gpu, gpus) {
+                lost.insert(gpu.clone(), share.units);
+            } else if record.get(gpu).is_none_or(|units| *units < share.units) {
                 return Record::new();
             }
         }
@@ -209,57 +209,56 @@ impl Entry {
         self.reservation.as_ref()
     }
 
-    /// The units that the pod still needs of the node, if it is not on a card yet.
-    pub(super) fn unplaced(&self, pod: &PodUid, cards: &[Card]) -> Option<Units> {
-        let recorded: Units = record(pod, cards).into_values().sum();
+    /// The units that the pod still needs of the node, if it is not on a GPU yet.
+    pub(super) fn unplaced(&self, pod: &PodUid, gpus: &[Gpu]) -> Option<Units> {
+        let recorded: Units = record(pod, gpus).into_values().sum();
         let units = self.peak().saturating_sub(recorded);
-        (matches!(self.place(cards), Place::None) && !units.is_zero()).then_some(units)
+        (matches!(self.place(gpus), Place::None) && !units.is_zero()).then_some(units)
     }
 
-    /// Whether nothing but a claim is known, and that names a card that the node does not report.
-    pub(super) fn is_on_lost_card(&self, cards: &[Card]) -> bool {
-        matches!(self.place(cards), Place::Claimed | Place::Unknown)
+    /// Whether nothing but a claim is known, and that names a GPU that the node does not report.
+    pub(super) fn is_on_lost_gpu(&self, gpus: &[Gpu]) -> bool {
+        matches!(self.place(gpus), Place::Claimed | Place::Unknown)
             && self.claimed.len() < MAX_CLAIMED
-            && self.claimed.keys().any(|card| !is_reported(card, cards))
+            && self.claimed.keys().any(|gpu| !is_reported(gpu, gpus))
     }
 
-    /// Whether the pod has no card and is not known to run: nothing is to be charged once it is deleted.
-    pub(super) fn is_unplaced(&self, cards: &[Card]) -> bool {
-        matches!(self.place(cards), Place::None)
+    /// Whether the pod has no GPU and is not known to run: nothing is to be charged once it is deleted.
+    pub(super) fn is_unplaced(&self, gpus: &[Gpu]) -> bool {
+        matches!(self.place(gpus), Place::None)
     }
 
-    /// What the pod is charged on each of the node's cards, in their order.
-    pub(super) fn charges(&self, pod: &PodUid, cards: &[Card]) -> Vec<Option<Charge>> {
-        let place = self.place(cards);
-        cards
-            .iter()
-            .map(|card| {
-                let recorded = card.pods.get(pod).copied().unwrap_or(Units::ZERO);
-                let (share, basis) = match self.share_on(&place, &card.uuid) {
+    /// What the pod is charged on each of the node's GPUs, in their order.
+    pub(super) fn charges(&self, pod: &PodUid, gpus: &[Gpu]) -> Vec<Option<Charge>> {
+        let place = self.place(gpus);
+        gpus.iter()
+            .map(|gpu| {
+                let recorded = gpu.pods.get(pod).copied().unwrap_or(Units::ZERO);
+                let (share, basis) = match self.share_on(&place, &gpu.uuid) {
                     Some((share, basis)) if share.units > recorded => (share, basis),
-                    Some((share, _)) => (CardShare { units: recorded, ..share }, Basis::Recorded),
+                    Some((share, _)) => (GpuShare { units: recorded, ..share }, Basis::Recorded),
                     None => {
                         let processes = self.largest().processes;
-                        let share = CardShare { processes, ..CardShare::of(recorded) };
+                        let share = GpuShare { processes, ..GpuShare::of(recorded) };
                         (share, Basis::Recorded)
                     }
                 };
                 let sharing = match basis {
                     Basis::UnknownPlace | Basis::UnprovenClaim => None,
-                    _ => Some(self.sharing(card)),
+                    _ => Some(self.sharing(gpu)),
                 };
-                Charge::of(pod, share, basis, sharing, card.units)
+                Charge::of(pod, share, basis, sharing, gpu.units)
             })
             .collect()
     }
 
-    /// How the pod shares a card that it is on.
-    pub(super) fn sharing(&self, card: &Card) -> Sharing {
-        card.isolation.sharing(self.isolation)
+    /// How the pod shares a GPU that it is on.
+    pub(super) fn sharing(&self, gpu: &Gpu) -> Sharing {
+        gpu.isolation.sharing(self.isolation)
     }
 
-    /// The source of the pod's cards. Cards that the node does not report do not count.
-    fn place(&self, cards: &[Card]) -> Place<'_> {
+    /// The source of the pod's GPUs. GPUs that the node does not report do not count.
+    fn place(&self, gpus: &[Gpu]) -> Place<'_> {
         if let State::Allocated(record) = &self.state {
             return Place::Recorded(record);
         }
@@ -267,28 +266,28 @@ impl Entry {
             return Place::Unknown;
         }
         if let Some(reservation) = &self.reservation {
-            // The pod is on no other card, whether the node still reports these or not.
+            // The pod is on no other GPU, whether the node still reports these or not.
             return Place::Chosen(&reservation.claim);
         }
         if self.claimed.is_empty() {
             return if self.admitted { Place::Unknown } else { Place::None };
         }
-        if self.is_overdue && !self.claimed.keys().all(|card| is_reported(card, cards)) {
+        if self.is_overdue && !self.claimed.keys().all(|gpu| is_reported(gpu, gpus)) {
             return Place::ClaimedAlone;
         }
-        let is_here = self.claimed.keys().any(|card| is_reported(card, cards));
+        let is_here = self.claimed.keys().any(|gpu| is_reported(gpu, gpus));
         if is_here { Place::Claimed } else { Place::Unknown }
     }
 
-    /// The pod's share of a card and why it counts there; `None` if it does not.
-    fn share_on(&self, place: &Place<'_>, card: &CardId) -> Option<(CardShare, Basis)> {
-        let claimed = self.claimed.get(card).copied();
+    /// The pod's share of a GPU and why it counts there; `None` if it does not.
+    fn share_on(&self, place: &Place<'_>, gpu: &GpuId) -> Option<(GpuShare, Basis)> {
+        let claimed = self.claimed.get(gpu).copied();
         match place {
             Place::Recorded(record) => {
-                let units = *record.get(card)?;
-                Some((CardShare { units, ..self.known_share(card) }, Basis::Recorded))
+                let units = *record.get(gpu)?;
+                Some((GpuShare { units, ..self.known_share(gpu) }, Basis::Recorded))
             }
-            Place::Chosen(claim) => match claim.cards().get(card) {
+            Place::Chosen(claim) => match claim.gpus().get(gpu) {
                 Some(share) => Some((share.larger(claimed.unwrap_or_default()), Basis::Chosen)),
                 None => claimed.map(|share| (share, Basis::Claimed)),
             },
@@ -302,11 +301,11 @@ impl Entry {
         }
     }
 
-    /// The share that was chosen or claimed on a card, or else the pod's largest share; of a pod without a claim, its
+    /// The share that was chosen or claimed on a GPU, or else the pod's largest share; of a pod without a claim, its
     /// units.
-    pub(super) fn known_share(&self, card: &CardId) -> CardShare {
-        let chosen = self.reservation.as_ref().and_then(|r| r.claim.cards().get(card));
-        match (chosen, self.claimed.get(card)) {
+    pub(super) fn known_share(&self, gpu: &GpuId) -> GpuShare {
+        let chosen = self.reservation.as_ref().and_then(|r| r.claim.gpus().get(gpu));
+        match (chosen, self.claimed.get(gpu)) {
             (Some(chosen), Some(claimed)) => chosen.larger(*claimed),
             (Some(share), None) | (None, Some(share)) => *share,
             (None, None) => self.largest(),
@@ -314,28 +313,27 @@ impl Entry {
     }
 
     /// The units and processes of the pod's largest share, with the most that was chosen or claimed of the compute, and
-    /// exclusive if any card is.
-    fn largest(&self) -> CardShare {
-        let CardShare { units, processes, .. } = self.shares.first().copied().unwrap_or_default();
-        let mut largest = CardShare { processes, ..CardShare::default() };
-        let chosen = self.reservation.as_ref().map(|reservation| reservation.claim.cards());
+    /// exclusive if any GPU is.
+    fn largest(&self) -> GpuShare {
+        let GpuShare { units, processes, .. } = self.shares.first().copied().unwrap_or_default();
+        let mut largest = GpuShare { processes, ..GpuShare::default() };
+        let chosen = self.reservation.as_ref().map(|reservation| reservation.claim.gpus());
         for (_, share) in chosen.into_iter().chain([&self.claimed]).flatten() {
             largest = largest.larger(*share);
         }
-        CardShare { units, ..largest }
+        GpuShare { units, ..largest }
     }
 }
 
-/// Whether the node reports the card.
-fn is_reported(card: &CardId, cards: &[Card]) -> bool {
-    cards.iter().any(|reported| reported.uuid == *card)
+/// Whether the node reports the GPU.
+fn is_reported(gpu: &GpuId, gpus: &[Gpu]) -> bool {
+    gpus.iter().any(|reported| reported.uuid == *gpu)
 }
 
-/// A pod's units in the node's report of its cards.
-pub(super) fn record(pod: &PodUid, cards: &[Card]) -> Record {
-    cards
-        .iter()
-        .filter_map(|card| Some((card.uuid.clone(), *card.pods.get(pod)?)))
+/// A pod's units in the node's report of its GPUs.
+pub(super) fn record(pod: &PodUid, gpus: &[Gpu]) -> Record {
+    gpus.iter()
+        .filter_map(|gpu| Some((gpu.uuid.clone(), *gpu.pods.get(pod)?)))
         .filter(|(_, units)| !units.is_zero())
         .collect()
 }

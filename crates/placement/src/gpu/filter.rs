@@ -1,13 +1,13 @@
-//! Which cards a pod accepts, by model, by UUID, and by the isolation that the node can enforce.
+//! Which GPUs a pod accepts, by model, by UUID, and by the isolation that the node can enforce.
 
 use super::Isolation;
 
-/// Patterns that a list may have: each is matched against each card of each node.
+/// Patterns that a list may have: each is matched against each GPU of each node.
 const MAX_PATTERNS: usize = 64;
 
-/// Cards that a pod accepts.
+/// GPUs that a pod accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CardFilter {
+pub struct GpuFilter {
     /// By the product's name, as in `NVIDIA A10`.
     pub models: Patterns,
     /// By NVML's UUID.
@@ -16,13 +16,13 @@ pub struct CardFilter {
     pub isolation: Isolation,
 }
 
-impl CardFilter {
-    /// Whether a card of that model and UUID is accepted.
+impl GpuFilter {
+    /// Whether a GPU of that model and UUID is accepted.
     pub fn accepts(&self, model: &str, uuid: &str) -> bool {
         self.models.accept(model) && self.uuids.accept(uuid)
     }
 
-    /// Whether every card is.
+    /// Whether every GPU is.
     pub(crate) fn accepts_all(&self) -> bool {
         *self == Self::default()
     }

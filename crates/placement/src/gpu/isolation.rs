@@ -1,4 +1,4 @@
-//! How a container is limited to its share of a card: what a pod requires, and what a node can enforce.
+//! How a container is limited to its share of a GPU: what a pod requires, and what a node can enforce.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A mode of isolation, from the weakest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isolation {
-    /// Not at all: a container can use the whole card.
+    /// Not at all: a container can use the whole GPU.
     #[default]
     None,
     /// By NVIDIA's MPS server, for programs that do not change their own environment.

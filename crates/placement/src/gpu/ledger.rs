@@ -1,19 +1,19 @@
-//! The ledger of one node: how many units of which card each pod is charged.
+//! The ledger of one node: how many units of which GPU each pod is charged.
 //!
-//! Invariants: [`NodeLedger::reserve`] never charges a card more units than it has free, and no annotation makes a card
-//! look emptier than it is (see [`super::entry`]). Readers get the [`NodeCards`] of the last change.
+//! Invariants: [`NodeLedger::reserve`] never charges a GPU more units than it has free, and no annotation makes a GPU
+//! look emptier than it is (see [`super::entry`]). Readers get the [`NodeGpus`] of the last change.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use super::entry::{Entry, Reservation, Stage, record};
-use super::node_cards::PodStates;
+use super::node_gpus::PodStates;
 use super::{
-    Account, Basis, Card, CardShare, CardShares, Charge, ChoiceRule, Claim, FreeCard, GpuRequest,
-    NoFit, NodeCards, PodIsolation, Sharers,
+    Account, Basis, Charge, ChoiceRule, Claim, FreeGpu, Gpu, GpuRequest, GpuShare, GpuShares,
+    NoFit, NodeGpus, PodIsolation, Sharers,
 };
-use crate::units::{CardId, Cores, PodUid, Units};
+use crate::units::{Cores, GpuId, PodUid, Units};
 
 /// The per-GPU allocation table of one node.
 ///
@@ -23,7 +23,7 @@ use crate::units::{CardId, Cores, PodUid, Units};
 /// use placement::gpu::{Card, CardIsolation, ChoiceRule, GpuRequest, NodeLedger};
 /// use placement::units::{MiB, PodUid, Units};
 ///
-/// let card = |index| Card {
+/// let GPU = |index| GPU {
 ///     uuid: format!("GPU-{index}").into(),
 ///     index,
 ///     model: "NVIDIA A10".into(),
@@ -51,10 +51,10 @@ use crate::units::{CardId, Cores, PodUid, Units};
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct NodeLedger {
-    cards: Vec<Card>,
+    gpus: Vec<Gpu>,
     entries: BTreeMap<PodUid, Entry>,
     /// Released pods that the kubelet's records still show: these records have units alone, and not the compute,
-    /// exclusive cards and processes, or how a pod shares its cards.
+    /// exclusive GPUs and processes, or how a pod shares its GPUs.
     stopping: BTreeMap<PodUid, Entry>,
     /// Deleted pods that may still have processes and that the kubelet's records do not show yet.
     departed: BTreeMap<PodUid, Entry>,
@@ -62,74 +62,74 @@ pub struct NodeLedger {
     nominated: BTreeMap<PodUid, Nomination>,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
-    /// Units of each card that are in use beyond what pods hold.
-    unmanaged: Vec<(CardId, Units)>,
+    /// Units of each GPU that are in use beyond what pods hold.
+    unmanaged: Vec<(GpuId, Units)>,
     /// Built by the first read after a change: one Bind makes several changes, and building takes time for each pod of
     /// the node.
-    read: OnceLock<Arc<NodeCards>>,
+    read: OnceLock<Arc<NodeGpus>>,
 }
 
-/// Cards that are kept for a pod.
+/// GPUs that are kept for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Nomination {
     /// The pod's priority.
     priority: i32,
-    shares: CardShares,
+    shares: GpuShares,
     isolation: PodIsolation,
 }
 
 /// Covers all fields but `read`, which follows from the others.
 impl Hash for NodeLedger {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { cards, entries, stopping, departed, nominated, cpu, unmanaged, read: _ } = self;
-        (cards, entries, stopping, departed, nominated, cpu, unmanaged).hash(state);
+        let Self { gpus, entries, stopping, departed, nominated, cpu, unmanaged, read: _ } = self;
+        (gpus, entries, stopping, departed, nominated, cpu, unmanaged).hash(state);
     }
 }
 
-/// Why no card was reserved.
+/// Why no GPU was reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
-    /// No cards fit.
+    /// No GPUs fit.
     #[error(transparent)]
     NoFit(#[from] NoFit),
     /// The pod is already bound to the node.
     #[error("the pod is bound already")]
     Bound,
     /// The pod has a reservation here for what it asked for before.
-    #[error("the pod has changed since its cards were reserved")]
+    #[error("the pod has changed since its GPUs were reserved")]
     Changed,
 }
 
 impl NodeLedger {
-    /// Sets the cards that the node reports; empty if the node is gone. Its machine may still run, so its departed pods
+    /// Sets the GPUs that the node reports; empty if the node is gone. Its machine may still run, so its departed pods
     /// stay charged.
-    pub fn set_cards(&mut self, cards: Vec<Card>) {
-        self.cards = cards;
+    pub fn set_gpus(&mut self, gpus: Vec<Gpu>) {
+        self.gpus = gpus;
         for (pod, entry) in std::mem::take(&mut self.entries) {
-            let reported = entry.reported(&pod, &self.cards);
+            let reported = entry.reported(&pod, &self.gpus);
             self.entries.insert(pod, reported);
         }
-        let is_recorded = |pod: &PodUid| !record(pod, &self.cards).is_empty();
+        let is_recorded = |pod: &PodUid| !record(pod, &self.gpus).is_empty();
         self.stopping.extend(self.departed.extract_if(.., |pod, _| is_recorded(pod)));
         self.stopping.retain(|pod, _| is_recorded(pod));
         self.invalidate();
     }
 
-    /// The cards as last reported.
-    pub fn cards(&self) -> &[Card] {
-        &self.cards
+    /// The GPUs as last reported.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
     }
 
-    /// The cards with what is free and what each pod is charged, as of the last change.
-    pub fn read(&self) -> &Arc<NodeCards> {
-        self.read.get_or_init(|| Arc::new(self.node_cards()))
+    /// The GPUs with what is free and what each pod is charged, as of the last change.
+    pub fn read(&self) -> &Arc<NodeGpus> {
+        self.read.get_or_init(|| Arc::new(self.node_gpus()))
     }
 
-    /// Chooses cards for the pod and reserves them. Returns an existing reservation of the same claim.
+    /// Chooses GPUs for the pod and reserves them. Returns an existing reservation of the same claim.
     ///
     /// # Errors
     ///
-    /// If no cards fit, the pod is already bound, or its reservation is of another claim.
+    /// If no GPUs fit, the pod is already bound, or its reservation is of another claim.
     pub fn reserve(
         &mut self,
         pod: &PodUid,
@@ -138,7 +138,7 @@ impl NodeLedger {
     ) -> Result<Reservation, ReserveError> {
         match self.entries.get(pod).map(|entry| (entry.stage(), entry.reservation())) {
             Some((Stage::Reserved, Some(reservation))) => {
-                let claim = Claim::on_cards(request, &reservation.choice.card_ids());
+                let claim = Claim::on_gpus(request, &reservation.choice.gpu_ids());
                 let is_same = claim == reservation.claim;
                 return if is_same { Ok(reservation.clone()) } else { Err(ReserveError::Changed) };
             }
@@ -159,8 +159,8 @@ impl NodeLedger {
         }
     }
 
-    /// Sets the units of each card that are in use beyond what pods hold.
-    pub fn set_unmanaged(&mut self, unmanaged: Vec<(CardId, Units)>) {
+    /// Sets the units of each GPU that are in use beyond what pods hold.
+    pub fn set_unmanaged(&mut self, unmanaged: Vec<(GpuId, Units)>) {
         if self.unmanaged != unmanaged {
             self.unmanaged = unmanaged;
             self.invalidate();
@@ -187,26 +187,26 @@ impl NodeLedger {
         self.insert(pod, Entry::bound(before, request, claim));
     }
 
-    /// Records that the kubelet has admitted a bound pod: it runs. Without a claim, it then runs on a card that nothing
+    /// Records that the kubelet has admitted a bound pod: it runs. Without a claim, it then runs on a GPU that nothing
     /// names.
     pub fn admit(&mut self, pod: &PodUid) {
         self.entries.get_mut(pod).into_iter().for_each(Entry::set_admitted);
         self.invalidate();
     }
 
-    /// Records that the node's report would show the pod if it were on one of the reported cards. If its claim names a
-    /// card that the node does not report, as one that has failed, it then counts on the claim's cards alone.
+    /// Records that the node's report would show the pod if it were on one of the reported GPUs. If its claim names a
+    /// GPU that the node does not report, as one that has failed, it then counts on the claim's GPUs alone.
     pub fn set_overdue(&mut self, pod: &PodUid) {
         self.entries.get_mut(pod).into_iter().for_each(Entry::set_overdue);
         self.invalidate();
     }
 
     /// Removes a pod that has ended, is deleted, or is on another node. What the kubelet's records show of it is
-    /// charged until they change; an exclusive card stays exclusive until then.
+    /// charged until they change; an exclusive GPU stays exclusive until then.
     pub fn release(&mut self, pod: &PodUid) {
         self.end_nomination(pod);
         let Some(entry) = self.entries.remove(pod) else { return };
-        if !record(pod, &self.cards).is_empty() {
+        if !record(pod, &self.gpus).is_empty() {
             self.stopping.insert(pod.clone(), entry);
         }
         self.invalidate();
@@ -214,13 +214,12 @@ impl NodeLedger {
 
     /// As [`NodeLedger::release`], for a deleted pod that may still have processes. If the kubelet's records have never
     /// shown it, it stays charged until they do or until [`NodeLedger::end_departure`]. Returns whether it stays
-    /// charged. A pod that is bound without a claim and was not admitted does not: it is on no card.
+    /// charged. A pod that is bound without a claim and was not admitted does not: it is on no GPU.
     pub fn depart(&mut self, pod: &PodUid) -> bool {
         // A pod that an earlier report has shown and the last one has not has no processes.
         let never_shown = self.stage(pod).is_some_and(|stage| stage != Stage::Allocated);
-        let is_on_a_card =
-            self.entries.get(pod).is_some_and(|entry| !entry.is_unplaced(&self.cards));
-        let is_unreported = never_shown && is_on_a_card && record(pod, &self.cards).is_empty();
+        let is_on_a_gpu = self.entries.get(pod).is_some_and(|entry| !entry.is_unplaced(&self.gpus));
+        let is_unreported = never_shown && is_on_a_gpu && record(pod, &self.gpus).is_empty();
         if !is_unreported {
             self.release(pod);
             return false;
@@ -238,20 +237,20 @@ impl NodeLedger {
         }
     }
 
-    /// Keeps cards for a pod for which other pods were evicted. As in kube-scheduler, pods of higher priority take them
+    /// Keeps GPUs for a pod for which other pods were evicted. As in kube-scheduler, pods of higher priority take them
     /// all the same. Does nothing if it has a reservation or is bound.
-    pub fn nominate(&mut self, pod: &PodUid, request: &GpuRequest, cards: &[CardId]) {
+    pub fn nominate(&mut self, pod: &PodUid, request: &GpuRequest, gpus: &[GpuId]) {
         if self.entries.contains_key(pod) {
             return;
         }
-        let shares = Claim::on_cards(request, cards).cards().clone();
+        let shares = Claim::on_gpus(request, gpus).gpus().clone();
         let nomination =
             Nomination { priority: request.priority(), shares, isolation: request.isolation() };
         self.nominated.insert(pod.clone(), nomination);
         self.invalidate();
     }
 
-    /// Stops keeping cards for a pod that has not been bound.
+    /// Stops keeping GPUs for a pod that has not been bound.
     pub fn end_nomination(&mut self, pod: &PodUid) {
         if self.nominated.remove(pod).is_some() {
             self.invalidate();
@@ -260,7 +259,7 @@ impl NodeLedger {
 
     /// Whether the kubelet's last records have units of the pod.
     pub fn is_recorded(&self, pod: &PodUid) -> bool {
-        !record(pod, &self.cards).is_empty()
+        !record(pod, &self.gpus).is_empty()
     }
 
     /// The stage of a pod's claim; `None` if it has no entry.
@@ -273,17 +272,17 @@ impl NodeLedger {
         self.entries.iter().map(|(pod, entry)| (pod, entry.stage()))
     }
 
-    /// Whether there are neither cards nor pods.
+    /// Whether there are neither GPUs nor pods.
     pub fn is_empty(&self) -> bool {
         let pods = self.entries.is_empty() && self.departed.is_empty() && self.nominated.is_empty();
-        pods && self.cards.is_empty()
+        pods && self.gpus.is_empty()
     }
 
     fn insert(&mut self, pod: &PodUid, entry: Entry) {
         self.stopping.remove(pod);
         self.departed.remove(pod);
         self.nominated.remove(pod);
-        self.entries.insert(pod.clone(), entry.reported(pod, &self.cards));
+        self.entries.insert(pod.clone(), entry.reported(pod, &self.gpus));
         self.invalidate();
     }
 
@@ -292,35 +291,35 @@ impl NodeLedger {
         self.read.take();
     }
 
-    fn node_cards(&self) -> NodeCards {
+    fn node_gpus(&self) -> NodeGpus {
         let mut charges: Vec<Vec<Charge>> =
-            self.cards.iter().map(|card| self.charges_without_entry(card)).collect();
+            self.gpus.iter().map(|gpu| self.charges_without_entry(gpu)).collect();
         for (pod, entry) in self.entries.iter().chain(&self.departed) {
-            for (charges, charge) in charges.iter_mut().zip(entry.charges(pod, &self.cards)) {
+            for (charges, charge) in charges.iter_mut().zip(entry.charges(pod, &self.gpus)) {
                 charges.extend(charge);
             }
         }
         for (pod, Nomination { priority, shares, isolation }) in &self.nominated {
-            for (charges, card) in charges.iter_mut().zip(&self.cards) {
-                let Some(share) = shares.get(&card.uuid) else { continue };
-                let sharing = Some(card.isolation.sharing(*isolation));
-                let kept = Charge::of(pod, *share, Basis::Nominated, sharing, card.units);
+            for (charges, gpu) in charges.iter_mut().zip(&self.gpus) {
+                let Some(share) = shares.get(&gpu.uuid) else { continue };
+                let sharing = Some(gpu.isolation.sharing(*isolation));
+                let kept = Charge::of(pod, *share, Basis::Nominated, sharing, gpu.units);
                 charges.extend(kept.map(|kept| Charge { kept_at: Some(*priority), ..kept }));
             }
         }
-        for (card, units) in &self.unmanaged {
-            let share = CardShare::of(*units);
+        for (gpu, units) in &self.unmanaged {
+            let share = GpuShare::of(*units);
             let no_pod = PodUid::from("");
-            for (charges, of) in charges.iter_mut().zip(&self.cards) {
-                if of.uuid == *card {
+            for (charges, of) in charges.iter_mut().zip(&self.gpus) {
+                if of.uuid == *gpu {
                     charges.extend(Charge::of(&no_pod, share, Basis::Unmanaged, None, of.units));
                 }
             }
         }
-        let mut accounts = Vec::with_capacity(self.cards.len());
-        for (card, mut charges) in self.cards.iter().zip(charges) {
+        let mut accounts = Vec::with_capacity(self.gpus.len());
+        for (gpu, mut charges) in self.gpus.iter().zip(charges) {
             charges.sort_by(|one, other| one.pod.cmp(&other.pod));
-            accounts.push(Account::new(&uncharged(card), charges));
+            accounts.push(Account::new(&uncharged(gpu), charges));
         }
         let nominated = |(pod, kept): (&PodUid, &Nomination)| (pod.clone(), kept.priority);
         let mut pods = PodStates {
@@ -332,49 +331,49 @@ impl NodeLedger {
         for (pod, entry) in &self.entries {
             let choice = entry.reservation().map(|reservation| reservation.choice.clone());
             pods.chosen.extend(choice.map(|choice| (pod.clone(), choice)));
-            let units = entry.unplaced(pod, &self.cards);
+            let units = entry.unplaced(pod, &self.gpus);
             pods.unplaced.extend(units.map(|units| (pod.clone(), units)));
-            if entry.is_on_lost_card(&self.cards) {
-                pods.on_lost_cards.push(pod.clone());
+            if entry.is_on_lost_gpu(&self.gpus) {
+                pods.on_lost_gpus.push(pod.clone());
             }
         }
-        NodeCards::new(accounts, pods, self.cpu)
+        NodeGpus::new(accounts, pods, self.cpu)
     }
 
-    /// The charges on a card of pods that only the kubelet's records show: a Pod object may be gone before its
+    /// The charges on a GPU of pods that only the kubelet's records show: a Pod object may be gone before its
     /// processes are.
-    fn charges_without_entry(&self, card: &Card) -> Vec<Charge> {
+    fn charges_without_entry(&self, gpu: &Gpu) -> Vec<Charge> {
         let mut charges = Vec::new();
-        for (pod, units) in &card.pods {
+        for (pod, units) in &gpu.pods {
             if units.is_zero() || self.entries.contains_key(pod) {
                 continue;
             }
             let stopping = self.stopping.get(pod);
             // A pod of which nothing else is known may be a client of MPS.
-            let unknown = CardShare { processes: 1, ..CardShare::default() };
-            let known = stopping.map_or(unknown, |entry| entry.known_share(&card.uuid));
-            let share = CardShare { units: *units, ..known };
-            let sharing = stopping.map(|entry| entry.sharing(card));
-            charges.extend(Charge::of(pod, share, Basis::Recorded, sharing, card.units));
+            let unknown = GpuShare { processes: 1, ..GpuShare::default() };
+            let known = stopping.map_or(unknown, |entry| entry.known_share(&gpu.uuid));
+            let share = GpuShare { units: *units, ..known };
+            let sharing = stopping.map(|entry| entry.sharing(gpu));
+            charges.extend(Charge::of(pod, share, Basis::Recorded, sharing, gpu.units));
         }
         charges
     }
 }
 
-/// The card with everything free.
-fn uncharged(card: &Card) -> FreeCard {
-    FreeCard {
-        uuid: card.uuid.clone(),
-        index: card.index,
-        model: card.model.clone(),
-        numa_node: card.numa_node,
-        units: card.units,
-        free: card.units,
+/// The GPU with everything free.
+fn uncharged(gpu: &Gpu) -> FreeGpu {
+    FreeGpu {
+        uuid: gpu.uuid.clone(),
+        index: gpu.index,
+        model: gpu.model.clone(),
+        numa_node: gpu.numa_node,
+        units: gpu.units,
+        free: gpu.units,
         free_cores: Cores::ALL,
         idle: true,
-        healthy: card.healthy,
-        closed: card.closed,
-        isolation: card.isolation,
+        healthy: gpu.healthy,
+        closed: gpu.closed,
+        isolation: gpu.isolation,
         sharers: Sharers::None,
         clients: 0,
     }

@@ -1,29 +1,29 @@
-//! Sharing GPU memory: cards, requests, claims, the decision for a card, and the ledger.
+//! Sharing GPU memory: GPUs, requests, claims, the decision for a GPU, and the ledger.
 //!
-//! Rule: all containers of a pod share its cards, as in Aliyun's gpushare, whose tools and annotations know one card a
+//! Rule: all containers of a pod share its GPUs, as in Aliyun's gpushare, whose tools and annotations know one GPU a
 //! pod unless the pod requests more. [`choose`] is the only rule that picks them; Filter, Prioritize, preempt, explain,
 //! Bind and the benchmarks all go by it.
 //!
-//! A pod requests units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a card for it
+//! A pod requests units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a GPU for it
 //! ([`Reservation`]) and writes the [`Claim`] on the pod. From there the pod's [`Stage`] goes on as the API server and
-//! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeCards`]) as of the last
+//! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeGpus`]) as of the last
 //! change.
 
 mod account;
 mod back_off;
 mod beyond_units;
 mod capacity;
-mod device;
 mod choice_rule;
 mod claim;
+mod device;
 mod entry;
 mod filter;
 mod fit;
 pub mod fragmentation;
-mod free_card;
+mod free_gpu;
 mod isolation;
 mod ledger;
-mod node_cards;
+mod node_gpus;
 mod preemption;
 mod rating;
 mod request;
@@ -36,21 +36,21 @@ pub use account::{Account, Basis, Charge};
 pub use back_off::NodeBackOff;
 pub use beyond_units::{BeyondUnits, Excess};
 pub use capacity::Capacity;
-pub use device::{Card, Closed};
 pub use choice_rule::ChoiceRule;
 pub use claim::{Claim, ClaimError};
+pub use device::{Closed, Gpu};
 pub use entry::{Reservation, Stage};
-pub use filter::{CardFilter, PatternError, Patterns};
+pub use filter::{GpuFilter, PatternError, Patterns};
 pub use fit::{Choice, Fit, NoFit, choose};
-pub use free_card::{CardFit, ChosenCard, FreeCard};
+pub use free_gpu::{ChosenGpu, FreeGpu, GpuFit};
 pub use isolation::{Isolation, UnknownIsolation};
 pub use ledger::{NodeLedger, ReserveError};
-pub use node_cards::NodeCards;
-pub(crate) use preemption::freeing_cards;
-pub use preemption::{Candidates, Evictable, Shortfall, Victims, fewest_on_cards, victims};
-pub use rating::{Rating, score_less_card_cost, scores};
-pub use request::{CardOptions, ContainerKind, ContainerRequest, GpuRequest, RequestError};
-pub use share::{CardShare, CardShares, CardUse};
-pub use sharing::{CardIsolation, PodIsolation, Sharers, Sharing};
+pub use node_gpus::NodeGpus;
+pub(crate) use preemption::freeing_gpus;
+pub use preemption::{Candidates, Evictable, Shortfall, Victims, fewest_on_gpus, victims};
+pub use rating::{Rating, score_less_gpu_cost, scores};
+pub use request::{ContainerKind, ContainerRequest, GpuOptions, GpuRequest, RequestError};
+pub use share::{GpuShare, GpuShares, GpuUse};
+pub use sharing::{GpuIsolation, PodIsolation, Sharers, Sharing};
 pub use strategy::{Strategy, UnknownStrategy};
-pub use unmanaged::{MeasuredCard, MeasuredMemory, in_both_measurements};
+pub use unmanaged::{MeasuredGpu, MeasuredMemory, in_both_measurements};

@@ -1,16 +1,16 @@
-//! Chooses the pods of a node to evict so that a pod of higher priority finds cards there.
+//! Chooses the pods of a node to evict so that a pod of higher priority finds GPUs there.
 //!
-//! kube-scheduler sees a node's total of units only, so the victims of its dry run often lie on several cards. Here one
-//! card at a time is freed, by evicting the fewest pods of the lowest priority that make room on it. The other
+//! kube-scheduler sees a node's total of units only, so the victims of its dry run often lie on several GPUs. Here one
+//! GPU at a time is freed, by evicting the fewest pods of the lowest priority that make room on it. The other
 //! resources that the pod needs stay covered.
 //!
-//! Invariant: none of [`NodeCards::undrained_clients`] is chosen, also where the dry run would evict it.
+//! Invariant: none of [`NodeGpus::undrained_clients`] is chosen, also where the dry run would evict it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::account::room_left;
-use super::{Account, CardShare, Charge, Choice, ChoiceRule, FreeCard, GpuRequest, NodeCards};
+use super::{Account, Charge, Choice, ChoiceRule, FreeGpu, GpuRequest, GpuShare, NodeGpus};
 use crate::units::{Cores, PodUid, Units};
 
 /// A pod that may be evicted for another: one of lower priority.
@@ -44,7 +44,7 @@ pub struct Victims {
     pub pods: BTreeSet<PodUid>,
     /// How many of them violate a PodDisruptionBudget.
     pub violations: usize,
-    /// The cards that the pod gets after the evictions.
+    /// The GPUs that the pod gets after the evictions.
     pub choice: Choice,
 }
 
@@ -65,13 +65,13 @@ type EvictionCost = (usize, Option<i32>, usize, i64);
 /// The pods to evict: those of kube-scheduler's dry run, or others where that costs less. `None` where no eviction
 /// makes room.
 pub fn victims(
-    cards: &NodeCards,
+    gpus: &NodeGpus,
     pod: &PodUid,
     request: &GpuRequest,
     candidates: Candidates<'_>,
     rule: &ChoiceRule,
 ) -> Option<Victims> {
-    let undrained = cards.undrained_clients();
+    let undrained = gpus.undrained_clients();
     let mut evictable = candidates.evictable.to_vec();
     evictable.retain(|pod| !undrained.contains(&pod.uid));
     let candidates = Candidates { evictable: &evictable, ..candidates };
@@ -80,41 +80,41 @@ pub fn victims(
     if !of_dry_run.iter().any(|pod| undrained.contains(pod)) {
         sets.push(evictable.iter().filter(|pod| of_dry_run.contains(&pod.uid)).collect());
     }
-    if let Some(freeing) = freeing_cards(cards, pod, request, evictable) {
-        let by_card = covering(freeing, candidates);
+    if let Some(freeing) = freeing_gpus(gpus, pod, request, evictable) {
+        let by_gpu = covering(freeing, candidates);
         // kube-scheduler has found that the pod fits nowhere without evictions: no pod to evict is no solution.
-        if !by_card.is_empty() && is_covered(&by_card, shortfall) {
-            sets.push(by_card);
+        if !by_gpu.is_empty() && is_covered(&by_gpu, shortfall) {
+            sets.push(by_gpu);
         }
     }
     let (choice, chosen) = sets
         .into_iter()
         .filter_map(|chosen| {
             let is_gone = |uid: &PodUid| uid == pod || contains(&chosen, uid);
-            Some((cards.fit_without(is_gone, pod, request, rule).ok()?, chosen))
+            Some((gpus.fit_without(is_gone, pod, request, rule).ok()?, chosen))
         })
         .min_by_key(|(_, chosen)| cost(chosen))?;
     let violations = chosen.iter().filter(|pod| pod.violates_budget).count();
     Some(Victims { pods: chosen.iter().map(|pod| pod.uid.clone()).collect(), violations, choice })
 }
 
-/// How many pods would have to go from a node's cards so that `pod` fits, if any could. `None` where it does not fit
+/// How many pods would have to go from a node's GPUs so that `pod` fits, if any could. `None` where it does not fit
 /// without all of them.
-pub fn fewest_on_cards(
-    cards: &NodeCards,
+pub fn fewest_on_gpus(
+    gpus: &NodeGpus,
     pod: &PodUid,
     request: &GpuRequest,
     rule: &ChoiceRule,
 ) -> Option<usize> {
     let mut pods: BTreeSet<&PodUid> = BTreeSet::new();
-    for account in cards.accounts() {
+    for account in gpus.accounts() {
         pods.extend(account.charges.iter().map(|charge| &charge.pod));
     }
     let evictable = |uid| Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() };
     let all: Vec<Evictable> = pods.into_iter().cloned().map(evictable).collect();
     let from =
         Candidates { evictable: &all, of_dry_run: &BTreeSet::new(), shortfall: &Shortfall::new() };
-    Some(victims(cards, pod, request, from, rule)?.pods.len())
+    Some(victims(gpus, pod, request, from, rule)?.pods.len())
 }
 
 fn cost(pods: &[&Evictable]) -> EvictionCost {
@@ -123,10 +123,10 @@ fn cost(pods: &[&Evictable]) -> EvictionCost {
     (violations, pods.iter().map(|pod| pod.priority).max(), pods.len(), sum)
 }
 
-/// The pods to evict so that there is room on one card for each share of the request, on each card those that cost
+/// The pods to evict so that there is room on one GPU for each share of the request, on each GPU those that cost
 /// least.
-pub(crate) fn freeing_cards<'e>(
-    cards: &NodeCards,
+pub(crate) fn freeing_gpus<'e>(
+    gpus: &NodeGpus,
     pod: &PodUid,
     request: &GpuRequest,
     evictable: &'e [Evictable],
@@ -135,10 +135,10 @@ pub(crate) fn freeing_cards<'e>(
     let mut used: Vec<usize> = Vec::new();
     for share in request.shares() {
         let mut sets = Vec::new();
-        for (at, Account { card, charges }) in cards.accounts().iter().enumerate() {
-            let card = OneCard { card, charges, pod, request, share: *share };
+        for (at, Account { gpu, charges }) in gpus.accounts().iter().enumerate() {
+            let gpu = OneGpu { gpu, charges, pod, request, share: *share };
             if !used.contains(&at) {
-                sets.extend(card.freed_by(evictable, &chosen).map(|set| (set, at)));
+                sets.extend(gpu.freed_by(evictable, &chosen).map(|set| (set, at)));
             }
         }
         let (set, at) = sets.into_iter().min_by_key(|(set, at)| (cost(set), *at))?;
@@ -148,27 +148,27 @@ pub(crate) fn freeing_cards<'e>(
     Some(chosen)
 }
 
-/// One card, and the share that is to fit it.
-struct OneCard<'a> {
-    card: &'a FreeCard,
+/// One GPU, and the share that is to fit it.
+struct OneGpu<'a> {
+    gpu: &'a FreeGpu,
     charges: &'a [Charge],
-    /// The pod that is to be placed: a card that is kept for it, or for a less important one, counts as free.
+    /// The pod that is to be placed: a GPU that is kept for it, or for a less important one, counts as free.
     pod: &'a PodUid,
     request: &'a GpuRequest,
-    share: CardShare,
+    share: GpuShare,
 }
 
-impl OneCard<'_> {
-    /// The pods to evict from the card in addition to `going`, so that the share fits; `None` if no evictions make it
+impl OneGpu<'_> {
+    /// The pods to evict from the GPU in addition to `going`, so that the share fits; `None` if no evictions make it
     /// fit.
     fn freed_by<'e>(
         &self,
         evictable: &'e [Evictable],
         going: &[&'e Evictable],
     ) -> Option<Vec<&'e Evictable>> {
-        if !self.card.is_open()
-            || !self.card.is_accepted(self.request.filter())
-            || self.request.excess(self.share, self.card.units).is_some()
+        if !self.gpu.is_open()
+            || !self.gpu.is_accepted(self.request.filter())
+            || self.request.excess(self.share, self.gpu.units).is_some()
         {
             return None;
         }
@@ -178,7 +178,7 @@ impl OneCard<'_> {
             .filter(|pod| self.charges.iter().any(|charge| charge.pod == pod.uid))
             .collect();
         pods.sort_by_key(|pod| pod.level());
-        // The lowest level, by violated budget and then priority, up to which evicting the card's pods makes enough
+        // The lowest level, by violated budget and then priority, up to which evicting the GPU's pods makes enough
         // room.
         if self.has_room_without(going, &[]) {
             return Some(Vec::new());
@@ -223,7 +223,7 @@ impl OneCard<'_> {
         chosen
     }
 
-    /// The most that a pod holds of the card.
+    /// The most that a pod holds of the GPU.
     fn held_by(&self, pod: &Evictable) -> (Units, Cores) {
         let of = |charge: &Charge| (charge.pod == pod.uid).then_some((charge.units, charge.cores));
         self.charges.iter().filter_map(of).max().unwrap_or_default()
@@ -237,8 +237,8 @@ impl OneCard<'_> {
                 && !contains(going, &charge.pod)
                 && !contains(also, &charge.pod)
         };
-        let room = room_left(self.card.units, self.charges.iter().filter(stays));
-        room.takes(self.share, self.request, self.card.isolation)
+        let room = room_left(self.gpu.units, self.charges.iter().filter(stays));
+        room.takes(self.share, self.request, self.gpu.isolation)
     }
 }
 

@@ -1,4 +1,4 @@
-//! How nodes compare for a pod that requests cards.
+//! How nodes compare for a pod that requests GPUs.
 
 use std::cmp::Ordering;
 
@@ -6,10 +6,10 @@ use super::fragmentation::Cost;
 use crate::load::Score;
 
 /// How good a node is for a pod. For one pod all ratings are of the same kind, except on a node where the pod already
-/// has reserved cards.
+/// has reserved GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rating {
-    /// A score by how full its cards are.
+    /// A score by how full its GPUs are.
     Score(Score),
     /// The cost of the placement.
     Cost(Cost),
@@ -49,9 +49,9 @@ pub fn scores(ratings: &[Option<Rating>], order: impl Fn(usize, usize) -> Orderi
     scores
 }
 
-/// The score of a node for a pod without cards: the load score, less the part of a card that the pod's CPU costs the
-/// node's cards, beyond what it costs those of the cheapest node. One card or more leaves 0.
-pub fn score_less_card_cost(by_load: Score, cost: Cost) -> Score {
+/// The score of a node for a pod without GPUs: the load score, less the part of a GPU that the pod's CPU costs the
+/// node's GPUs, beyond what it costs those of the cheapest node. One GPU or more leaves 0.
+pub fn score_less_gpu_cost(by_load: Score, cost: Cost) -> Score {
     let left = 1.0 - (cost.0 as f64 / 1e6).clamp(0.0, 1.0);
     Score::truncated(f64::from(by_load.get()) * left)
 }
@@ -84,10 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_cards_keeps_off_nodes_whose_cards_need_the_cpu() {
+    fn a_pod_without_gpus_keeps_off_nodes_whose_gpus_need_the_cpu() {
         let by_load = Score::truncated(80.0);
         for (cost, score) in [(-5, 80), (0, 80), (250_000, 60), (1_000_000, 0), (i64::MAX, 0)] {
-            assert_eq!(score_less_card_cost(by_load, Cost(cost)).get(), score, "{cost}");
+            assert_eq!(score_less_gpu_cost(by_load, Cost(cost)).get(), score, "{cost}");
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
     fn where_a_pod_costs_much_everywhere_load_decides_among_the_cheapest() {
         let score = |load, cost| {
             let beyond = Cost(cost).beyond(Cost(3_000_000));
-            score_less_card_cost(Score::truncated(load), beyond).get()
+            score_less_gpu_cost(Score::truncated(load), beyond).get()
         };
         assert_eq!(score(40.0, 3_000_000), 40);
         assert_eq!(score(80.0, 3_000_000), 80);

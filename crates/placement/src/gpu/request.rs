@@ -1,6 +1,6 @@
-//! What a pod requests of cards.
+//! What a pod requests of GPUs.
 
-use super::{BeyondUnits, CardFilter, CardShare, CardUse, Excess, PodIsolation, Strategy};
+use super::{BeyondUnits, Excess, GpuFilter, GpuShare, GpuUse, PodIsolation, Strategy};
 use crate::units::{Cores, Units};
 
 /// When a container runs in its pod's life.
@@ -14,7 +14,7 @@ pub enum ContainerKind {
     App,
 }
 
-/// What one container requests of cards.
+/// What one container requests of GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRequest {
     /// The container's name, unique in its pod.
@@ -26,45 +26,45 @@ pub struct ContainerRequest {
     /// Units it requests; never zero.
     pub units: Units,
     /// What it requests beyond units.
-    pub card_use: CardUse,
+    pub gpu_use: GpuUse,
 }
 
-/// Which cards a pod accepts and how they are chosen, by its annotations.
+/// Which GPUs a pod accepts and how they are chosen, by its annotations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CardOptions {
-    /// Which cards it accepts.
-    pub filter: CardFilter,
-    /// How its cards are chosen; `None` for the policy's strategy.
+pub struct GpuOptions {
+    /// Which GPUs it accepts.
+    pub filter: GpuFilter,
+    /// How its GPUs are chosen; `None` for the policy's strategy.
     pub strategy: Option<Strategy>,
-    /// Whether a container that may share its cards cannot be a client of MPS.
+    /// Whether a container that may share its GPUs cannot be a client of MPS.
     pub excludes_mps: bool,
 }
 
 /// Why no node can ever fulfil a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The units do not divide equally among several cards.
+    /// The units do not divide equally among several GPUs.
     #[error(
-        "container `{container}`: {units} units do not divide into equal shares of {cards} cards"
+        "container `{container}`: {units} units do not divide into equal shares of {gpus} GPUs"
     )]
     Indivisible {
         /// The container.
         container: String,
         /// Its units.
         units: Units,
-        /// Its cards.
-        cards: u32,
+        /// Its GPUs.
+        gpus: u32,
     },
-    /// Several cards together with an init container that requests units. The kubelet gives any of the init container's
+    /// Several GPUs together with an init container that requests units. The kubelet gives any of the init container's
     /// device ids to later containers, so the shares would not stay equal.
     #[error(
-        "container `{container}` asks for {cards} cards: no init container of its pod may ask for units then"
+        "container `{container}` asks for {gpus} GPUs: no init container of its pod may ask for units then"
     )]
     HandedOn {
         /// The container.
         container: String,
-        /// Its cards.
-        cards: u32,
+        /// Its GPUs.
+        gpus: u32,
     },
     /// A limit below the request.
     #[error(
@@ -78,16 +78,16 @@ pub enum RequestError {
         /// Its units.
         units: Units,
     },
-    /// More of a card's compute than it has.
-    #[error("containers that run at the same time ask for {0} percent of one card's compute")]
+    /// More of a GPU's compute than it has.
+    #[error("containers that run at the same time ask for {0} percent of one GPU's compute")]
     TooManyCores(Cores),
 }
 
 /// A pod's GPU request: its requesting containers in the order in which the kubelet admits them, init
 /// containers first. Never empty.
 ///
-/// A container on several cards has equal shares of the pod's first cards. So the shares of a pod's cards are sorted,
-/// the largest first, and a card that fits the first share fits each of them.
+/// A container on several GPUs has equal shares of the pod's first GPUs. So the shares of a pod's GPUs are sorted,
+/// the largest first, and a GPU that fits the first share fits each of them.
 ///
 /// # Examples
 ///
@@ -110,7 +110,7 @@ pub enum RequestError {
 /// // `load` has ended when `main` and `log` take its units over.
 /// assert_eq!(request.map(|request| request.peak()), Some(Units(4)));
 ///
-/// let card_use = CardUse { cards: 2, ..CardUse::default() };
+/// let card_use = CardUse { GPUs: 2, ..CardUse::default() };
 /// let two_cards = GpuRequest::new([ContainerRequest { card_use, ..ask("main", ContainerKind::App, 0, 6) }])?;
 /// let shares = two_cards.map(|request| request.shares().to_vec()).unwrap_or_default();
 /// assert_eq!(shares.iter().map(|share| share.units.0).collect::<Vec<_>>(), [3, 3]);
@@ -119,9 +119,9 @@ pub enum RequestError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuRequest {
     containers: Vec<ContainerRequest>,
-    /// The most that the pod has of each of its cards at one time, the largest first.
-    shares: Vec<CardShare>,
-    options: CardOptions,
+    /// The most that the pod has of each of its GPUs at one time, the largest first.
+    shares: Vec<GpuShare>,
+    options: GpuOptions,
     cpu: u64,
     priority: i32,
     /// What its namespace may take beyond units.
@@ -137,29 +137,29 @@ impl GpuRequest {
     pub fn new(
         containers: impl IntoIterator<Item = ContainerRequest>,
     ) -> Result<Option<Self>, RequestError> {
-        Self::with_options(containers, CardOptions::default())
+        Self::with_options(containers, GpuOptions::default())
     }
 
-    /// As [`GpuRequest::new`], for a pod with card options.
+    /// As [`GpuRequest::new`], for a pod with GPU options.
     ///
     /// # Errors
     ///
     /// Why no node can ever fulfil the request.
     pub fn with_options(
         containers: impl IntoIterator<Item = ContainerRequest>,
-        options: CardOptions,
+        options: GpuOptions,
     ) -> Result<Option<Self>, RequestError> {
         let mut asks: Vec<ContainerRequest> =
             containers.into_iter().filter(|ask| !ask.units.is_zero()).collect();
         asks.sort_by_key(|ask| (ask.kind == ContainerKind::App, ask.position));
         asks.iter().try_for_each(ContainerRequest::check)?;
         check_init_containers(&asks)?;
-        let cards = asks.iter().map(|ask| ask.card_use.cards).max().unwrap_or(0);
-        let share_of = |card: u32| {
-            let is_on = |ask: &&ContainerRequest| ask.card_use.cards > card;
+        let gpus = asks.iter().map(|ask| ask.gpu_use.gpus).max().unwrap_or(0);
+        let share_of = |gpu: u32| {
+            let is_on = |ask: &&ContainerRequest| ask.gpu_use.gpus > gpu;
             peak(asks.iter().filter(is_on).map(|ask| (ask.kind, ask.share())))
         };
-        let shares: Vec<CardShare> = (0..cards).map(share_of).collect();
+        let shares: Vec<GpuShare> = (0..gpus).map(share_of).collect();
         match shares.first() {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
             Some(_) => {
@@ -170,36 +170,36 @@ impl GpuRequest {
         }
     }
 
-    /// A request of a single ordinary container for a part of one card.
+    /// A request of a single ordinary container for a part of one GPU.
     pub fn single(name: &str, units: Units) -> Option<Self> {
         let kind = ContainerKind::App;
-        let card_use = CardUse::default();
-        let ask = ContainerRequest { name: name.to_owned(), kind, position: 0, units, card_use };
+        let gpu_use = GpuUse::default();
+        let ask = ContainerRequest { name: name.to_owned(), kind, position: 0, units, gpu_use };
         Self::new([ask]).ok().flatten()
     }
 
-    /// A request for the same part of this many cards of one node, of a namespace that may take any part of their
-    /// compute. `None` without cards or units, or with more units than can be counted.
-    pub fn of_shape(cards: u32, units: Units, cores: Cores) -> Option<Self> {
-        let units = Units(units.0.checked_mul(cards)?);
-        let card_use = CardUse { cards, cores, ..CardUse::default() };
+    /// A request for the same part of this many GPUs of one node, of a namespace that may take any part of their
+    /// compute. `None` without GPUs or units, or with more units than can be counted.
+    pub fn of_shape(gpus: u32, units: Units, cores: Cores) -> Option<Self> {
+        let units = Units(units.0.checked_mul(gpus)?);
+        let gpu_use = GpuUse { gpus, cores, ..GpuUse::default() };
         let (name, kind) = ("main".to_owned(), ContainerKind::App);
-        let request = Self::new([ContainerRequest { name, kind, position: 0, units, card_use }]);
+        let request = Self::new([ContainerRequest { name, kind, position: 0, units, gpu_use }]);
         Some(request.ok()??.with_beyond_units(BeyondUnits::ALL))
     }
 
-    /// The same request on this number of cards. `None` if the units of a container do not divide by it.
+    /// The same request on this number of GPUs. `None` if the units of a container do not divide by it.
     #[must_use]
-    pub fn on_cards(&self, cards: u32) -> Option<Self> {
-        self.with_uses(|ask| Some(CardUse { cards, ..ask.card_use }))
+    pub fn on_gpus(&self, gpus: u32) -> Option<Self> {
+        self.with_uses(|ask| Some(GpuUse { gpus, ..ask.gpu_use }))
     }
 
     pub(super) fn with_uses(
         &self,
-        of: impl Fn(&ContainerRequest) -> Option<CardUse>,
+        of: impl Fn(&ContainerRequest) -> Option<GpuUse>,
     ) -> Option<Self> {
         let ask =
-            |ask: &ContainerRequest| Some(ContainerRequest { card_use: of(ask)?, ..ask.clone() });
+            |ask: &ContainerRequest| Some(ContainerRequest { gpu_use: of(ask)?, ..ask.clone() });
         let asks: Option<Vec<ContainerRequest>> = self.containers.iter().map(ask).collect();
         let request = Self::with_options(asks?, self.options.clone()).ok()??;
         Some(request.with_cpu(self.cpu).with_beyond_units(self.beyond_units))
@@ -224,39 +224,39 @@ impl GpuRequest {
         Self { beyond_units, ..self }
     }
 
-    /// What the pod would take beyond its units, without a right to it, with this share of a card of `card` units.
-    pub fn excess(&self, share: CardShare, card: Units) -> Option<Excess> {
+    /// What the pod would take beyond its units, without a right to it, with this share of a GPU of `gpu` units.
+    pub fn excess(&self, share: GpuShare, gpu: Units) -> Option<Excess> {
         let allowed = self.beyond_units;
         if !allowed.memory_limit && self.may_grow() {
             return Some(Excess::MemoryLimit);
         }
         if share.exclusive {
-            return (!allowed.exclusive && share.units < card).then_some(Excess::Exclusive);
+            return (!allowed.exclusive && share.units < gpu).then_some(Excess::Exclusive);
         }
-        let most = (u64::from(share.units.0) * 100).div_ceil(u64::from(card.0.max(1)));
+        let most = (u64::from(share.units.0) * 100).div_ceil(u64::from(gpu.0.max(1)));
         (!allowed.cores && u64::from(share.cores.0) > most).then_some(Excess::Cores)
     }
 
-    /// Whether the pod may have whole cards for fewer units than these have.
+    /// Whether the pod may have whole GPUs for fewer units than these have.
     pub(super) fn may_be_exclusive(&self) -> bool {
         self.beyond_units.exclusive
     }
 
     /// Whether a container has a memory limit above its request.
     fn may_grow(&self) -> bool {
-        self.containers.iter().any(|ask| ask.card_use.limit.is_some_and(|limit| limit > ask.units))
+        self.containers.iter().any(|ask| ask.gpu_use.limit.is_some_and(|limit| limit > ask.units))
     }
 
-    /// The same request for its units and their cards alone: without compute, exclusive cards and memory limits.
+    /// The same request for its units and their GPUs alone: without compute, exclusive GPUs and memory limits.
     #[must_use]
     pub fn of_units_alone(&self) -> Option<Self> {
-        self.with_uses(|ContainerRequest { card_use, .. }| {
-            let CardUse { cards, processes, .. } = card_use;
-            Some(CardUse { cards: *cards, processes: *processes, ..CardUse::default() })
+        self.with_uses(|ContainerRequest { gpu_use, .. }| {
+            let GpuUse { gpus, processes, .. } = gpu_use;
+            Some(GpuUse { gpus: *gpus, processes: *processes, ..GpuUse::default() })
         })
     }
 
-    /// Whether every node gets the same rating for both requests under one rule: they request the same of cards, at the
+    /// Whether every node gets the same rating for both requests under one rule: they request the same of GPUs, at the
     /// same priority, and, with `counts_cpu`, the same CPU.
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
@@ -267,13 +267,13 @@ impl GpuRequest {
             && (!counts_cpu || self.cpu == other.cpu)
     }
 
-    /// The CPU that the pod requests, in thousandths of a core: the CPU left on a node limits what its cards can be
+    /// The CPU that the pod requests, in thousandths of a core: the CPU left on a node limits what its GPUs can be
     /// used for.
     pub fn cpu(&self) -> u64 {
         self.cpu
     }
 
-    /// The pod's priority: cards that are kept for less important pods count as free for it.
+    /// The pod's priority: GPUs that are kept for less important pods count as free for it.
     pub fn priority(&self) -> i32 {
         self.priority
     }
@@ -283,52 +283,52 @@ impl GpuRequest {
         &self.containers
     }
 
-    /// The most that the pod has of each of its cards at one time, the largest share first; never empty.
-    pub fn shares(&self) -> &[CardShare] {
+    /// The most that the pod has of each of its GPUs at one time, the largest share first; never empty.
+    pub fn shares(&self) -> &[GpuShare] {
         &self.shares
     }
 
-    /// The largest share: a card that has room for it has room for each.
-    pub fn largest(&self) -> CardShare {
+    /// The largest share: a GPU that has room for it has room for each.
+    pub fn largest(&self) -> GpuShare {
         self.shares.first().copied().unwrap_or_default()
     }
 
-    /// The units that the pod holds at most at one time, on all its cards. The kubelet sets them aside for its whole
+    /// The units that the pod holds at most at one time, on all its GPUs. The kubelet sets them aside for its whole
     /// life, and kube-scheduler counts them.
     pub fn peak(&self) -> Units {
         self.shares.iter().map(|share| share.units).sum()
     }
 
-    /// Which cards the pod accepts.
-    pub fn filter(&self) -> &CardFilter {
+    /// Which GPUs the pod accepts.
+    pub fn filter(&self) -> &GpuFilter {
         &self.options.filter
     }
 
-    /// What of it decides how it shares cards.
+    /// What of it decides how it shares GPUs.
     pub fn isolation(&self) -> PodIsolation {
-        let CardOptions { filter, excludes_mps, .. } = &self.options;
-        let asks_for_compute = self.containers.iter().any(|ask| ask.card_use.asks_for_compute());
+        let GpuOptions { filter, excludes_mps, .. } = &self.options;
+        let asks_for_compute = self.containers.iter().any(|ask| ask.gpu_use.asks_for_compute());
         PodIsolation { required: filter.isolation, excludes_mps: *excludes_mps, asks_for_compute }
     }
 
-    /// How its cards are to be chosen; `None` for the policy's strategy.
+    /// How its GPUs are to be chosen; `None` for the policy's strategy.
     pub fn strategy(&self) -> Option<Strategy> {
         self.options.strategy
     }
 }
 
 impl ContainerRequest {
-    /// Its share of each of its cards.
-    pub fn share(&self) -> CardShare {
-        let CardUse { cards, exclusive, cores, processes, .. } = self.card_use;
-        CardShare { units: Units(self.units.0 / cards.max(1)), cores, exclusive, processes }
+    /// Its share of each of its GPUs.
+    pub fn share(&self) -> GpuShare {
+        let GpuUse { gpus, exclusive, cores, processes, .. } = self.gpu_use;
+        GpuShare { units: Units(self.units.0 / gpus.max(1)), cores, exclusive, processes }
     }
 
     fn check(&self) -> Result<(), RequestError> {
-        let CardUse { cards, limit, .. } = self.card_use;
+        let GpuUse { gpus, limit, .. } = self.gpu_use;
         let units = self.units;
-        if cards == 0 || !units.0.is_multiple_of(cards) {
-            return Err(RequestError::Indivisible { container: self.name.clone(), units, cards });
+        if gpus == 0 || !units.0.is_multiple_of(gpus) {
+            return Err(RequestError::Indivisible { container: self.name.clone(), units, gpus });
         }
         match limit {
             Some(limit) if limit < units => {
@@ -342,19 +342,19 @@ impl ContainerRequest {
 
 fn check_init_containers(containers: &[ContainerRequest]) -> Result<(), RequestError> {
     let has_init = containers.iter().any(|ask| ask.kind == ContainerKind::Init);
-    for ContainerRequest { name, card_use, .. } in containers {
-        if has_init && card_use.cards > 1 {
-            return Err(RequestError::HandedOn { container: name.clone(), cards: card_use.cards });
+    for ContainerRequest { name, gpu_use, .. } in containers {
+        if has_init && gpu_use.gpus > 1 {
+            return Err(RequestError::HandedOn { container: name.clone(), gpus: gpu_use.gpus });
         }
     }
     Ok(())
 }
 
-/// The most that containers, in admission order, have of a card at one time. Init containers run one after another,
+/// The most that containers, in admission order, have of a GPU at one time. Init containers run one after another,
 /// together with the sidecars that started before them; then the app containers run, together with all sidecars.
-pub(super) fn peak(shares: impl Iterator<Item = (ContainerKind, CardShare)>) -> CardShare {
-    let mut steady = CardShare::default();
-    let mut peak = CardShare::default();
+pub(super) fn peak(shares: impl Iterator<Item = (ContainerKind, GpuShare)>) -> GpuShare {
+    let mut steady = GpuShare::default();
+    let mut peak = GpuShare::default();
     for (kind, share) in shares {
         if kind == ContainerKind::Init {
             peak = peak.larger(steady.plus(share));
@@ -370,18 +370,18 @@ mod tests {
     use super::*;
 
     fn ask(kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
-        let card_use = CardUse::default();
+        let gpu_use = GpuUse::default();
         ContainerRequest {
             name: format!("{kind:?}{position}"),
             kind,
             position,
             units: Units(units),
-            card_use,
+            gpu_use,
         }
     }
 
-    fn on(cards: u32, ask: ContainerRequest) -> ContainerRequest {
-        ContainerRequest { card_use: CardUse { cards, ..ask.card_use }, ..ask }
+    fn on(gpus: u32, ask: ContainerRequest) -> ContainerRequest {
+        ContainerRequest { gpu_use: GpuUse { gpus, ..ask.gpu_use }, ..ask }
     }
 
     fn request(
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_on_several_cards_share_the_first_ones() {
+    fn containers_on_several_gpus_share_the_first_ones() {
         let asks = [on(3, ask(ContainerKind::App, 0, 6)), on(2, ask(ContainerKind::App, 1, 8))];
         let request = request(asks).unwrap().unwrap();
         let units: Vec<u32> = request.shares().iter().map(|share| share.units.0).collect();
@@ -444,26 +444,26 @@ mod tests {
         let refused = request([on(2, ask(ContainerKind::App, 0, 5))]);
         assert_eq!(
             refused.unwrap_err().to_string(),
-            "container `App0`: 5 units do not divide into equal shares of 2 cards"
+            "container `App0`: 5 units do not divide into equal shares of 2 GPUs"
         );
     }
 
     #[test]
-    fn several_cards_beside_an_init_container_that_asks_are_refused() {
+    fn several_gpus_beside_an_init_container_that_asks_are_refused() {
         let asks = [ask(ContainerKind::Init, 0, 2), on(2, ask(ContainerKind::App, 0, 4))];
-        assert!(matches!(request(asks), Err(RequestError::HandedOn { cards: 2, .. })));
+        assert!(matches!(request(asks), Err(RequestError::HandedOn { gpus: 2, .. })));
         let sidecar = [ask(ContainerKind::Sidecar, 0, 2), on(2, ask(ContainerKind::App, 0, 4))];
         assert!(request(sidecar).is_ok());
     }
 
     #[test]
-    fn a_limit_below_the_request_and_cores_beyond_a_card_are_refused() {
+    fn a_limit_below_the_request_and_cores_beyond_a_gpu_are_refused() {
         let app = ask(ContainerKind::App, 0, 4);
-        let with = |card_use| request([ContainerRequest { card_use, ..app.clone() }]);
-        let limit = |units| CardUse { limit: Some(Units(units)), ..CardUse::default() };
+        let with = |gpu_use| request([ContainerRequest { gpu_use, ..app.clone() }]);
+        let limit = |units| GpuUse { limit: Some(Units(units)), ..GpuUse::default() };
         assert!(matches!(with(limit(3)), Err(RequestError::LimitBelowRequest { .. })));
         assert!(with(limit(4)).is_ok());
-        let cores = |cores| CardUse { cores: Cores(cores), ..CardUse::default() };
+        let cores = |cores| GpuUse { cores: Cores(cores), ..GpuUse::default() };
         assert_eq!(with(cores(101)), Err(RequestError::TooManyCores(Cores(101))));
         assert!(with(cores(100)).is_ok());
     }

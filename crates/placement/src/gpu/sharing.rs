@@ -1,23 +1,23 @@
-//! How pods share a card: as clients of NVIDIA's MPS, or by turns. The MPS server of a card takes turns with each
+//! How pods share a GPU: as clients of NVIDIA's MPS, or by turns. The MPS server of a GPU takes turns with each
 //! program that is not its client, so a pod without MPS takes the time of all clients together, whatever their shares
-//! of the compute. And a card serves a limited number of clients: more fail when they start.
+//! of the compute. And a GPU serves a limited number of clients: more fail when they start.
 //!
-//! Invariant: a card with pods of one kind takes no pod of the other, and no more clients than it serves. Charges of
+//! Invariant: a GPU with pods of one kind takes no pod of the other, and no more clients than it serves. Charges of
 //! unknown kind keep no pod off, and count among the clients. A client that is killed with work in flight ends the
-//! others on its card, so where nothing terminates clients first, none is evicted or moved beside others.
+//! others on its GPU, so where nothing terminates clients first, none is evicted or moved beside others.
 
 use super::Isolation;
 
-/// How a pod shares a card with other pods.
+/// How a pod shares a GPU with other pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// Its programs are clients of the card's MPS server.
+    /// Its programs are clients of the GPU's MPS server.
     Mps,
     /// Its programs take turns with all others.
     Turns,
 }
 
-/// What of a pod decides how it shares cards.
+/// What of a pod decides how it shares GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct PodIsolation {
     /// The weakest isolation that it requires.
@@ -25,25 +25,25 @@ pub struct PodIsolation {
     /// Whether a container of it cannot be a client of MPS. Where the node's own minimum is `mps`, such a container
     /// runs as on a node without MPS.
     pub excludes_mps: bool,
-    /// Whether a container of it asks for a part of the compute of cards that it shares, which MPS alone enforces.
+    /// Whether a container of it asks for a part of the compute of GPUs that it shares, which MPS alone enforces.
     pub asks_for_compute: bool,
 }
 
-/// What a node reports of the isolation on a card.
+/// What a node reports of the isolation on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct CardIsolation {
+pub struct GpuIsolation {
     /// The strongest mode that the node can enforce; `None` if it does not report one.
     pub strongest: Option<Isolation>,
     /// The mode for pods that require none.
     pub minimum: Isolation,
-    /// The most clients of MPS that the card serves; `None` if the node does not report it: then there is no limit.
+    /// The most clients of MPS that the GPU serves; `None` if the node does not report it: then there is no limit.
     pub mps_clients: Option<u16>,
     /// Whether clients of MPS are terminated before their processes are killed. False where that is not known.
     pub drains_clients: bool,
 }
 
-impl CardIsolation {
-    /// How a pod shares the card: by the stronger of the mode that it requires and the node's minimum, as the device
+impl GpuIsolation {
+    /// How a pod shares the GPU: by the stronger of the mode that it requires and the node's minimum, as the device
     /// plugin decides for its containers.
     pub fn sharing(self, pod: PodIsolation) -> Sharing {
         match pod.required.max(self.minimum) {
@@ -61,7 +61,7 @@ impl CardIsolation {
     }
 }
 
-/// The kinds of pods on a card.
+/// The kinds of pods on a GPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Sharers {
     /// None of known kind.
@@ -99,52 +99,52 @@ mod tests {
     const MPS: Isolation = Isolation::Mps;
     const DRIVER: Isolation = Isolation::Driver;
 
-    fn is_client(required: Isolation, card: CardIsolation) -> bool {
-        card.sharing(PodIsolation { required, ..PodIsolation::default() }) == Sharing::Mps
+    fn is_client(required: Isolation, gpu: GpuIsolation) -> bool {
+        gpu.sharing(PodIsolation { required, ..PodIsolation::default() }) == Sharing::Mps
     }
 
-    fn card(strongest: Isolation, minimum: Isolation, mps_clients: Option<u16>) -> CardIsolation {
-        CardIsolation { strongest: Some(strongest), minimum, mps_clients, drains_clients: false }
+    fn gpu(strongest: Isolation, minimum: Isolation, mps_clients: Option<u16>) -> GpuIsolation {
+        GpuIsolation { strongest: Some(strongest), minimum, mps_clients, drains_clients: false }
     }
 
     #[test]
     fn a_pod_is_a_client_of_mps_where_that_is_the_stronger_of_its_mode_and_the_nodes() {
-        let by_annotation = card(MPS, NONE, Some(48));
+        let by_annotation = gpu(MPS, NONE, Some(48));
         assert_eq!([NONE, MPS].map(|mode| is_client(mode, by_annotation)), [false, true]);
-        let by_default = card(MPS, MPS, Some(48));
+        let by_default = gpu(MPS, MPS, Some(48));
         assert_eq!([NONE, MPS].map(|mode| is_client(mode, by_default)), [true, true]);
-        let by_driver = card(DRIVER, DRIVER, Some(48));
+        let by_driver = gpu(DRIVER, DRIVER, Some(48));
         assert_eq!(Isolation::ALL.map(|mode| is_client(mode, by_driver)), [false; 3]);
-        let both = card(DRIVER, NONE, Some(48));
+        let both = gpu(DRIVER, NONE, Some(48));
         assert_eq!(Isolation::ALL.map(|mode| is_client(mode, both)), [false, true, false]);
     }
 
     #[test]
     fn a_part_of_the_compute_makes_a_client_where_the_driver_limits_the_memory() {
         let pod = PodIsolation { required: DRIVER, excludes_mps: false, asks_for_compute: true };
-        assert_eq!(card(DRIVER, NONE, Some(48)).sharing(pod), Sharing::Mps);
-        assert_eq!(card(DRIVER, NONE, None).sharing(pod), Sharing::Turns);
+        assert_eq!(gpu(DRIVER, NONE, Some(48)).sharing(pod), Sharing::Mps);
+        assert_eq!(gpu(DRIVER, NONE, None).sharing(pod), Sharing::Turns);
         let whole = PodIsolation { asks_for_compute: false, ..pod };
-        assert_eq!(card(DRIVER, NONE, Some(48)).sharing(whole), Sharing::Turns);
+        assert_eq!(gpu(DRIVER, NONE, Some(48)).sharing(whole), Sharing::Turns);
         let by_turns = PodIsolation { required: NONE, ..pod };
-        assert_eq!(card(DRIVER, NONE, Some(48)).sharing(by_turns), Sharing::Turns);
+        assert_eq!(gpu(DRIVER, NONE, Some(48)).sharing(by_turns), Sharing::Turns);
     }
 
     #[test]
     fn the_driver_stands_in_for_mps_where_the_node_has_none() {
-        assert!(!is_client(MPS, card(DRIVER, NONE, None)));
+        assert!(!is_client(MPS, gpu(DRIVER, NONE, None)));
         // A report without a number of clients, by an older device plugin.
-        assert!(is_client(MPS, card(MPS, NONE, None)));
+        assert!(is_client(MPS, gpu(MPS, NONE, None)));
     }
 
     #[test]
     fn a_pod_stays_a_client_while_its_daemon_is_down() {
-        assert!(is_client(MPS, card(NONE, NONE, None)));
+        assert!(is_client(MPS, gpu(NONE, NONE, None)));
     }
 
     #[test]
     fn a_pod_that_cannot_be_a_client_takes_turns() {
         let pod = PodIsolation { excludes_mps: true, ..PodIsolation::default() };
-        assert_eq!(card(MPS, MPS, Some(48)).sharing(pod), Sharing::Turns);
+        assert_eq!(gpu(MPS, MPS, Some(48)).sharing(pod), Sharing::Turns);
     }
 }

@@ -1,4 +1,4 @@
-//! The strategies by which a card is chosen among those that fit a request.
+//! The strategies by which a GPU is chosen among those that fit a request.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Which of several cards, or nodes, that fit a pod it goes to.
+/// Which of several GPUs, or nodes, that fit a pod it goes to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
@@ -15,7 +15,7 @@ pub enum Strategy {
     LeastFragmentation,
     /// The one with the least free memory: others stay free for large requests.
     Pack,
-    /// The one with the most free memory: pods on one card affect each other least.
+    /// The one with the most free memory: pods on one GPU affect each other least.
     Spread,
 }
 

@@ -1,7 +1,7 @@
-//! Unmanaged memory: memory in use on cards beyond what pods hold there, by processes outside of pods with a charge, or
+//! Unmanaged memory: memory in use on GPUs beyond what pods hold there, by processes outside of pods with a charge, or
 //! by pods that use more than they requested.
 //!
-//! A card's free units are all its units less what pods hold now and less its unmanaged units. The memory in use was
+//! A GPU's free units are all its units less what pods hold now and less its unmanaged units. The memory in use was
 //! measured some time ago, so it is compared with what pods held at that time. A pod that has ended since is then not
 //! counted as in use, and a pod that has started since is not counted twice.
 //!
@@ -10,29 +10,29 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Card;
-use crate::units::{CardId, MiB, Units};
+use super::Gpu;
+use crate::units::{GpuId, MiB, Units};
 
 /// How long a measurement counts: the annotator renews the annotation after 10 minutes at most.
 const MAX_AGE: SignedDuration = SignedDuration::from_mins(15);
 
-/// The driver may use 1/32 of a card's memory by itself.
+/// The driver may use 1/32 of a GPU's memory by itself.
 const DRIVER_DIVISOR: u64 = 32;
 
-/// What was measured on a node's cards.
+/// What was measured on a node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasuredMemory {
     /// When it was measured.
     pub at: Timestamp,
-    /// The cards whose memory in use is known.
-    pub cards: Vec<MeasuredCard>,
+    /// The GPUs whose memory in use is known.
+    pub gpus: Vec<MeasuredGpu>,
 }
 
-/// What was measured on one card.
+/// What was measured on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MeasuredCard {
-    /// The card.
-    pub uuid: CardId,
+pub struct MeasuredGpu {
+    /// The GPU.
+    pub uuid: GpuId,
     /// Memory in use.
     pub used: MiB,
     /// Units that pods held at that time.
@@ -45,48 +45,47 @@ impl MeasuredMemory {
         now.duration_since(self.at).abs() <= MAX_AGE
     }
 
-    /// The memory in use on a card; `None` where that is not known.
-    pub fn on(&self, card: &CardId) -> Option<MiB> {
-        let measured = self.cards.iter().find(|measured| measured.uuid == *card);
+    /// The memory in use on a GPU; `None` where that is not known.
+    pub fn on(&self, gpu: &GpuId) -> Option<MiB> {
+        let measured = self.gpus.iter().find(|measured| measured.uuid == *gpu);
         measured.map(|measured| measured.used)
     }
 
-    /// The units of each card that are in use beyond what pods held; cards without such units are left out.
-    pub fn unmanaged(&self, cards: &[Card]) -> Vec<(CardId, Units)> {
-        cards
-            .iter()
-            .filter_map(|card| {
-                let measured = self.cards.iter().find(|measured| measured.uuid == card.uuid)?;
-                let units = measured.beyond_held(card);
-                (!units.is_zero()).then(|| (card.uuid.clone(), units))
+    /// The units of each GPU that are in use beyond what pods held; GPUs without such units are left out.
+    pub fn unmanaged(&self, gpus: &[Gpu]) -> Vec<(GpuId, Units)> {
+        gpus.iter()
+            .filter_map(|gpu| {
+                let measured = self.gpus.iter().find(|measured| measured.uuid == gpu.uuid)?;
+                let units = measured.beyond_held(gpu);
+                (!units.is_zero()).then(|| (gpu.uuid.clone(), units))
             })
             .collect()
     }
 }
 
-impl MeasuredCard {
+impl MeasuredGpu {
     /// The units in use beyond what pods held, rounded up. The driver's own memory is not counted.
-    fn beyond_held(&self, card: &Card) -> Units {
-        let memory = card.memory.0;
-        let units = u64::from(card.units.0);
+    fn beyond_held(&self, gpu: &Gpu) -> Units {
+        let memory = gpu.memory.0;
+        let units = u64::from(gpu.units.0);
         let unit = memory.checked_div(units).unwrap_or(0).max(1);
         let kept_back = memory.saturating_sub(unit.saturating_mul(units));
         let of_pods = unit.saturating_mul(u64::from(self.held.0));
         let expected = of_pods.saturating_add(kept_back.max(memory / DRIVER_DIVISOR));
         let beyond = self.used.0.saturating_sub(expected).div_ceil(unit).min(units);
-        Units(u32::try_from(beyond).unwrap_or(card.units.0))
+        Units(u32::try_from(beyond).unwrap_or(gpu.units.0))
     }
 }
 
-/// For each card in both lists, the smaller number of units.
+/// For each GPU in both lists, the smaller number of units.
 pub fn in_both_measurements(
-    one: &[(CardId, Units)],
-    other: &[(CardId, Units)],
-) -> Vec<(CardId, Units)> {
+    one: &[(GpuId, Units)],
+    other: &[(GpuId, Units)],
+) -> Vec<(GpuId, Units)> {
     one.iter()
-        .filter_map(|(card, units)| {
-            let (_, also) = other.iter().find(|(known, _)| known == card)?;
-            Some((card.clone(), *units.min(also)))
+        .filter_map(|(gpu, units)| {
+            let (_, also) = other.iter().find(|(known, _)| known == gpu)?;
+            Some((gpu.clone(), *units.min(also)))
         })
         .collect()
 }
@@ -94,10 +93,10 @@ pub fn in_both_measurements(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::CardIsolation;
+    use crate::gpu::GpuIsolation;
 
-    fn card(memory: u64, units: u32) -> Card {
-        Card {
+    fn gpu(memory: u64, units: u32) -> Gpu {
+        Gpu {
             uuid: "GPU-0".into(),
             index: 0,
             model: "NVIDIA A10".into(),
@@ -106,49 +105,49 @@ mod tests {
             numa_node: None,
             healthy: true,
             closed: None,
-            isolation: CardIsolation::default(),
+            isolation: GpuIsolation::default(),
             outside_mps: Vec::new(),
             pods: [].into(),
         }
     }
 
-    fn beyond(card: &Card, used: u64, held: u32) -> u32 {
-        let measured = MeasuredCard { uuid: "GPU-0".into(), used: MiB(used), held: Units(held) };
+    fn beyond(gpu: &Gpu, used: u64, held: u32) -> u32 {
+        let measured = MeasuredGpu { uuid: "GPU-0".into(), used: MiB(used), held: Units(held) };
         let at = Timestamp::UNIX_EPOCH;
-        let measured = MeasuredMemory { at, cards: vec![measured] };
-        measured.unmanaged(std::slice::from_ref(card)).iter().map(|(_, units)| units.0).sum()
+        let measured = MeasuredMemory { at, gpus: vec![measured] };
+        measured.unmanaged(std::slice::from_ref(gpu)).iter().map(|(_, units)| units.0).sum()
     }
 
     #[test]
     fn what_pods_hold_is_not_counted_twice() {
-        let card = card(24_576, 24);
-        assert_eq!(beyond(&card, 8 * 1024, 10), 0);
-        assert_eq!(beyond(&card, 10 * 1024, 10), 0);
-        assert_eq!(beyond(&card, 16 * 1024, 10), 6);
-        assert_eq!(beyond(&card, 90 * 1024, 10), 24);
+        let gpu = gpu(24_576, 24);
+        assert_eq!(beyond(&gpu, 8 * 1024, 10), 0);
+        assert_eq!(beyond(&gpu, 10 * 1024, 10), 0);
+        assert_eq!(beyond(&gpu, 16 * 1024, 10), 6);
+        assert_eq!(beyond(&gpu, 90 * 1024, 10), 24);
     }
 
     #[test]
-    fn an_idle_card_is_free_whatever_its_driver_uses() {
-        assert_eq!(beyond(&card(24_576, 24), 700, 0), 0);
-        assert_eq!(beyond(&card(23_028, 22), 500, 0), 0);
+    fn an_idle_gpu_is_free_whatever_its_driver_uses() {
+        assert_eq!(beyond(&gpu(24_576, 24), 700, 0), 0);
+        assert_eq!(beyond(&gpu(23_028, 22), 500, 0), 0);
         // Units of 1 MiB.
-        assert_eq!(beyond(&card(16_384, 16_384), 500, 0), 0);
-        assert_eq!(beyond(&card(16_384, 16_384), 1_500, 0), 988);
+        assert_eq!(beyond(&gpu(16_384, 16_384), 500, 0), 0);
+        assert_eq!(beyond(&gpu(16_384, 16_384), 1_500, 0), 988);
         // No units: nothing to count.
-        assert_eq!(beyond(&card(16_384, 0), 9_000, 0), 0);
+        assert_eq!(beyond(&gpu(16_384, 0), 9_000, 0), 0);
     }
 
     #[test]
     fn what_only_one_measurement_shows_does_not_count() {
-        let of = |units: u32| vec![(CardId::from("GPU-0"), Units(units))];
+        let of = |units: u32| vec![(GpuId::from("GPU-0"), Units(units))];
         assert_eq!(in_both_measurements(&of(6), &of(4)), of(4));
         assert_eq!(in_both_measurements(&of(6), &[]), []);
     }
 
     #[test]
     fn an_old_measurement_and_one_from_the_future_do_not_count() {
-        let measured = MeasuredMemory { at: Timestamp::UNIX_EPOCH, cards: Vec::new() };
+        let measured = MeasuredMemory { at: Timestamp::UNIX_EPOCH, gpus: Vec::new() };
         for (seconds, counts) in [(0, true), (900, true), (901, false), (-901, false)] {
             let now = Timestamp::from_second(seconds).unwrap();
             assert_eq!(measured.is_fresh(now), counts, "{seconds}");

@@ -1,6 +1,6 @@
 //! Which pods to move to other nodes so that a GPU pod finds room on one node: the fewest.
 //!
-//! Placement cannot mend every gap: pods end in another order than they came, and what they leave is spread over cards
+//! Placement cannot mend every gap: pods end in another order than they came, and what they leave is spread over GPUs
 //! that are half full. A move evicts a pod, and its controller makes a successor, which kube-scheduler places. So it
 //! costs a restart, and no pod its place: a plan names a place for each pod that has to go, beside the pod for which the
 //! room is made.
@@ -22,7 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::demand::Rates;
-use crate::gpu::{Choice, GpuRequest, NodeCards};
+use crate::gpu::{Choice, GpuRequest, NodeGpus};
 use crate::load::{PodKind, PodToPlace};
 use crate::node_rules::{NodeRules, NodeTraits};
 use crate::resources::{Amounts, PODS, Requests};
@@ -42,9 +42,9 @@ pub struct NodeIndex(pub usize);
 pub struct MoveNode {
     /// Its name. Of nodes that cost the same the first by name is taken.
     pub name: NodeName,
-    /// Its cards; without any for a node that has none.
-    pub cards: Arc<NodeCards>,
-    /// What is allocatable and not requested, of each other resource; may be below 0. Units of cards are among them:
+    /// Its GPUs; without any for a node that has none.
+    pub gpus: Arc<NodeGpus>,
+    /// What is allocatable and not requested, of each other resource; may be below 0. Units of GPUs are among them:
     /// while the device plugin withholds a node's, they are not allocatable. `None` where that is not known: then it is
     /// taken for enough.
     pub free: Option<Requests>,
@@ -68,7 +68,7 @@ pub struct PodNeeds {
     pub uid: PodUid,
     /// The pod, for the rules of others.
     pub labelled: Labelled,
-    /// The cards that it asks for; `None` for a pod without cards, or where what it asks for cannot be read.
+    /// The GPUs that it asks for; `None` for a pod without GPUs, or where what it asks for cannot be read.
     pub request: Option<GpuRequest>,
     /// What kube-scheduler counts of each resource, its place for a pod included.
     pub takes: Requests,
@@ -87,7 +87,7 @@ pub struct PodNeeds {
 }
 
 impl PodNeeds {
-    /// A pod of no namespace and without rules, that needs nothing but these cards and resources.
+    /// A pod of no namespace and without rules, that needs nothing but these GPUs and resources.
     #[must_use]
     pub fn new(uid: PodUid, request: Option<GpuRequest>, mut takes: Requests) -> Self {
         takes.insert(PODS.to_owned(), 1.0);
@@ -118,7 +118,7 @@ impl PodNeeds {
     }
 }
 
-/// A pod with cards, on its node.
+/// A pod with GPUs, on its node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Resident {
     /// What its successor needs.
@@ -185,7 +185,7 @@ pub struct ReadNode {
     pub traits: NodeTraits,
     /// By which its pods keep others out.
     pub keeps_out: Vec<KeepsOut>,
-    /// Its pods with cards.
+    /// Its pods with GPUs.
     pub residents: Vec<Resident>,
 }
 
@@ -212,7 +212,7 @@ pub struct Controller {
 pub struct MovePlan {
     /// The node that the pod gets.
     pub node: NodeIndex,
-    /// Its cards there.
+    /// Its GPUs there.
     pub choice: Choice,
     /// The pods to move. None where the pod fits as it is.
     pub moves: Vec<Move>,
@@ -223,9 +223,9 @@ pub struct MovePlan {
 pub struct Move {
     /// The pod.
     pub pod: PodUid,
-    /// The node that its successor fits: another, or the same with other cards.
+    /// The node that its successor fits: another, or the same with other GPUs.
     pub to: NodeIndex,
-    /// The cards there; `None` for a pod without cards.
+    /// The GPUs there; `None` for a pod without GPUs.
     pub choice: Option<Choice>,
 }
 
@@ -245,7 +245,7 @@ pub struct Found {
 pub struct Proposal {
     /// The node that has room then.
     pub node: NodeName,
-    /// The cards there.
+    /// The GPUs there.
     pub choice: Choice,
     /// The pods to move; none where there is room as it is.
     pub moves: Vec<ProposedMove>,
@@ -264,14 +264,14 @@ pub struct ProposedMove {
     pub controller: Option<Controller>,
     /// Its priority.
     pub priority: i32,
-    /// Its units on all its cards.
+    /// Its units on all its GPUs.
     pub units: u32,
-    /// The indices of its cards.
+    /// The indices of its GPUs.
     pub from: Vec<u32>,
-    /// Another node, or other cards of the same.
+    /// Another node, or other GPUs of the same.
     pub to: NodeName,
-    /// The indices of the cards there.
-    pub to_cards: Vec<u32>,
+    /// The indices of the GPUs there.
+    pub to_gpus: Vec<u32>,
 }
 
 /// Why a pod is not moved.

@@ -2,7 +2,7 @@
 //!
 //! The pods that go are chosen by a greedy search, and each that turns out to be unnecessary stays. Where the successor
 //! of one fits nowhere, others go in its place. A pod is never moved to make room for one that is moved, and none of
-//! [`NodeCards::undrained_clients`](crate::gpu::NodeCards::undrained_clients) is.
+//! [`NodeGpus::undrained_clients`](crate::gpu::NodeCards::undrained_clients) is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{Move, MoveNode, MovePlan, NodeIndex, PodNeeds};
 use crate::gpu::fragmentation::Cost;
-use crate::gpu::{Choice, ChoiceRule, Evictable, GpuRequest, Rating, freeing_cards};
+use crate::gpu::{Choice, ChoiceRule, Evictable, GpuRequest, Rating, freeing_gpus};
 use crate::resources::{Requests, add, missing, subtract};
 use crate::units::PodUid;
 
@@ -49,16 +49,16 @@ pub fn fewest_to_leave<'p>(
     pods: &[&'p PodNeeds],
 ) -> Option<Vec<&'p PodNeeds>> {
     let request = wanted.request.as_ref()?;
-    let undrained = node.cards.undrained_clients();
+    let undrained = node.gpus.undrained_clients();
     let mut movable = pods.to_vec();
     movable.retain(|pod| !undrained.contains(&pod.uid));
-    let mut with_cards = Vec::new();
+    let mut with_gpus = Vec::new();
     for pod in movable.iter().filter(|pod| pod.request.is_some()) {
         // Every pod may go alike: the fewest are chosen, not the least important.
         let uid = pod.uid.clone();
-        with_cards.push(Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() });
+        with_gpus.push(Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() });
     }
-    let freeing = freeing_cards(&node.cards, &wanted.uid, request, &with_cards)?;
+    let freeing = freeing_gpus(&node.gpus, &wanted.uid, request, &with_gpus)?;
     let frees: BTreeSet<&PodUid> = freeing.iter().map(|pod| &pod.uid).collect();
     let (mut leaving, mut others): (Vec<_>, Vec<_>) =
         movable.into_iter().partition(|pod| frees.contains(&pod.uid));
@@ -105,12 +105,12 @@ impl MoveNode {
 
     fn fits_without(&self, wanted: &PodNeeds, gone: &[&PodNeeds]) -> bool {
         let is_gone = |uid: &PodUid| *uid == wanted.uid || gone.iter().any(|pod| pod.uid == *uid);
-        let left = || self.cards.without(is_gone);
+        let left = || self.gpus.without(is_gone);
         self.missing(wanted, gone).is_empty()
             && wanted.request.as_ref().is_some_and(|it| left().check(&wanted.uid, it).is_ok())
     }
 
-    /// The node without the pods that leave, and with the wanted pod on these cards. `None` where it does not fit.
+    /// The node without the pods that leave, and with the wanted pod on these GPUs. `None` where it does not fit.
     fn after(
         &self,
         leaving: &[&PodNeeds],
@@ -119,13 +119,13 @@ impl MoveNode {
     ) -> Option<(Self, Choice)> {
         let is_gone =
             |uid: &PodUid| *uid == wanted.uid || leaving.iter().any(|pod| pod.uid == *uid);
-        let mut cpu = self.cards.cpu();
+        let mut cpu = self.gpus.cpu();
         for request in leaving.iter().filter_map(|pod| pod.request.as_ref()) {
             cpu = cpu.map(|free| free.saturating_add(request.cpu()));
         }
         let mut node = self.clone();
-        node.cards = Arc::new(self.cards.without(is_gone).with_cpu(cpu));
-        let choice = node.cards.fit(&wanted.uid, wanted.request.as_ref()?, rule).ok()?;
+        node.gpus = Arc::new(self.gpus.without(is_gone).with_cpu(cpu));
+        let choice = node.gpus.fit(&wanted.uid, wanted.request.as_ref()?, rule).ok()?;
         if let Some(free) = &mut node.free {
             leaving.iter().for_each(|pod| add(free, &pod.takes));
         }
@@ -133,23 +133,23 @@ impl MoveNode {
         Some((node, choice))
     }
 
-    /// Takes a pod in, on these cards.
+    /// Takes a pod in, on these GPUs.
     fn put(&mut self, pod: &PodNeeds, choice: Option<&Choice>) {
         if let (Some(request), Some(choice)) = (&pod.request, choice) {
-            self.cards = Arc::new(self.cards.with(&pod.uid, request, choice));
+            self.gpus = Arc::new(self.gpus.with(&pod.uid, request, choice));
         }
         if let Some(free) = &mut self.free {
             subtract(free, &pod.takes);
         }
     }
 
-    /// What it costs to take the pod, and the cards that it gets; `None` where it does not fit.
+    /// What it costs to take the pod, and the GPUs that it gets; `None` where it does not fit.
     fn offer(&self, pod: &PodNeeds, rule: &ChoiceRule) -> Option<(Cost, Option<Choice>)> {
         if self.free.as_ref().is_some_and(|free| !missing(&pod.takes, free).is_empty()) {
             return None;
         }
         let Some(request) = &pod.request else { return Some((Cost(0), None)) };
-        let choice = self.cards.fit(&pod.uid, request, rule).ok()?;
+        let choice = self.gpus.fit(&pod.uid, request, rule).ok()?;
         let cost = match choice.rate(request, rule) {
             Rating::Cost(cost) => cost,
             Rating::Score(score) => Cost(-i64::from(score.get())),

@@ -17,14 +17,14 @@ use super::{
     Controller, Found, MoveNode, MovePlan, NodeIndex, PodNeeds, Proposal, ProposedMove, ReadNode,
     Resident, StayReason, beyond_budgets, fewest_moves, fewest_to_leave,
 };
-use crate::gpu::{Account, Choice, ChoiceRule, NodeBackOff, NodeCards, fewest_on_cards};
+use crate::gpu::{Account, Choice, ChoiceRule, NodeBackOff, NodeGpus, fewest_on_gpus};
 use crate::load::{Evaluation, NodeLoad, ResolvedPolicy, Verdict};
 use crate::units::{NodeName, PodUid};
 
 /// Nodes that are read for one search. Each takes two calls.
 const MAX_READ: usize = 64;
 
-/// Nodes whose pods may be moved, those with the fewest pods on the cards first.
+/// Nodes whose pods may be moved, those with the fewest pods on the GPUs first.
 const MAX_SOURCES: usize = 32;
 
 /// The most pods that are moved for one.
@@ -38,11 +38,11 @@ const MAX_PLANS: usize = 32;
 pub struct Cluster<'a> {
     /// The policy in force.
     pub policy: &'a ResolvedPolicy,
-    /// The rule by which cards are chosen.
+    /// The rule by which GPUs are chosen.
     pub rule: ChoiceRule,
     /// The time.
     pub now: Timestamp,
-    /// The nodes with cards.
+    /// The nodes with GPUs.
     pub nodes: Vec<KnownNode<'a>>,
     /// Workloads of which a pod was moved a short time ago: they have none moved now.
     pub moved: BTreeSet<Controller>,
@@ -50,13 +50,13 @@ pub struct Cluster<'a> {
     pub left_out: BTreeSet<PodUid>,
 }
 
-/// A node with cards.
+/// A node with GPUs.
 #[derive(Debug, Clone, Copy)]
 pub struct KnownNode<'a> {
     /// Its name.
     pub name: &'a NodeName,
-    /// Its cards.
-    pub cards: &'a Arc<NodeCards>,
+    /// Its GPUs.
+    pub gpus: &'a Arc<NodeGpus>,
     /// Its load.
     pub load: &'a NodeLoad,
     /// Which pods it takes none of for a while; `None` for a node without back-off.
@@ -102,13 +102,13 @@ struct Planning {
 }
 
 impl<'a> Search<'a> {
-    /// Begins a search for a pod that asks for cards.
+    /// Begins a search for a pod that asks for GPUs.
     #[must_use]
     pub fn new(cluster: Cluster<'a>, wanted: &'a PodNeeds, priority: Option<i32>) -> Self {
         let mut nodes = Vec::new();
-        for KnownNode { name, cards, .. } in &cluster.nodes {
-            let (name, cards) = ((*name).clone(), Arc::clone(cards));
-            nodes.push(MoveNode { name, cards, free: None });
+        for KnownNode { name, gpus, .. } in &cluster.nodes {
+            let (name, gpus) = ((*name).clone(), Arc::clone(gpus));
+            nodes.push(MoveNode { name, gpus, free: None });
         }
         let stay = cluster.left_out.clone();
         let (sources, read) = (Vec::new(), BTreeMap::new());
@@ -197,25 +197,25 @@ impl<'a> Search<'a> {
         self.sources.iter().all(|node| self.read_node(*node).is_none())
     }
 
-    /// The nodes that need the fewest moves, by their cards alone.
+    /// The nodes that need the fewest moves, by their GPUs alone.
     fn best_sources(&self) -> Vec<NodeIndex> {
         let Some(request) = &self.wanted.request else { return Vec::new() };
         let (uid, rule) = (&self.wanted.uid, &self.cluster.rule);
         let mut sources = Vec::new();
-        for (at, KnownNode { name, cards, load, .. }) in self.cluster.nodes.iter().enumerate() {
+        for (at, KnownNode { name, gpus, load, .. }) in self.cluster.nodes.iter().enumerate() {
             let node = NodeIndex(at);
             let is_selected = self.wanted.rules.select(name.as_str(), &load.labels);
             if !is_selected || !self.passes_filter(self.wanted, node) {
                 continue;
             }
-            let fewest = if cards.fit(uid, request, rule).is_ok() {
+            let fewest = if gpus.fit(uid, request, rule).is_ok() {
                 Some(0)
             } else {
-                fewest_on_cards(cards, uid, request, rule)
+                fewest_on_gpus(gpus, uid, request, rule)
             };
             if let Some(fewest) = fewest.filter(|fewest| *fewest <= MAX_MOVES) {
                 sources.push((fewest, *name, node));
-            } else if !cards.undrained_clients().is_empty() {
+            } else if !gpus.undrained_clients().is_empty() {
                 // Read last, so that the answer says why its pods stay.
                 sources.push((MAX_MOVES + 1, *name, node));
             }
@@ -249,9 +249,9 @@ impl<'a> Search<'a> {
         accepts && self.passes_filter(pod, to)
     }
 
-    /// The pods with cards of a node that was read, each with why it is not moved.
+    /// The pods with GPUs of a node that was read, each with why it is not moved.
     fn residents(&self, node: NodeIndex) -> Vec<(&Resident, Option<StayReason>)> {
-        let undrained = self.nodes[node.0].cards.undrained_clients();
+        let undrained = self.nodes[node.0].gpus.undrained_clients();
         let mut residents = Vec::new();
         for pod in self.read_node(node).into_iter().flat_map(|read| &read.residents) {
             let moved = &self.cluster.moved;
@@ -337,17 +337,17 @@ impl<'a> Search<'a> {
                 controller: pod.controller.clone(),
                 priority: pod.priority,
                 units: request.as_ref().map_or(0, |request| request.peak().0),
-                from: indices_with(&node.cards, uid),
+                from: indices_with(&node.gpus, uid),
                 to: self.name(step.to).clone(),
-                to_cards: step.choice.as_ref().map_or_else(Vec::new, Choice::indices),
+                to_gpus: step.choice.as_ref().map_or_else(Vec::new, Choice::indices),
             });
         }
         Proposal { node: node.name.clone(), choice: plan.choice.clone(), moves }
     }
 }
 
-/// The indices of the cards that a pod is charged on.
-fn indices_with(cards: &NodeCards, pod: &PodUid) -> Vec<u32> {
+/// The indices of the GPUs that a pod is charged on.
+fn indices_with(gpus: &NodeGpus, pod: &PodUid) -> Vec<u32> {
     let is_on = |account: &&Account| account.charges.iter().any(|charge| charge.pod == *pod);
-    cards.accounts().iter().filter(is_on).map(|account| account.card.index).collect()
+    gpus.accounts().iter().filter(is_on).map(|account| account.gpu.index).collect()
 }

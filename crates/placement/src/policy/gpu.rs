@@ -10,18 +10,18 @@ use crate::gpu::{BeyondUnits, Strategy};
 /// How pods that request GPU memory are placed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuRules {
-    /// How nodes and cards are chosen for pods without the annotation `gpu-placement`.
+    /// How nodes and GPUs are chosen for pods without the annotation `gpu-placement`.
     pub placement: Strategy,
     /// Whether unmanaged memory counts.
     pub unmanaged_memory: UnmanagedMemory,
-    /// Namespaces whose pods may take more of cards than their units.
+    /// Namespaces whose pods may take more of GPUs than their units.
     pub beyond_units: Vec<BeyondUnitsRule>,
 }
 
 /// The name that stands for all namespaces in a [`BeyondUnitsRule`].
 pub(crate) const ALL_NAMESPACES: &str = "*";
 
-/// Pods of these namespaces may take this of cards beyond their units.
+/// Pods of these namespaces may take this of GPUs beyond their units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BeyondUnitsRule {
     /// The namespaces, by name; `*` for all.
@@ -30,20 +30,20 @@ pub struct BeyondUnitsRule {
     pub allowed: BeyondUnits,
 }
 
-/// Something that pods take of cards beyond units.
+/// Something that pods take of GPUs beyond units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum BeyondUnitsName {
-    /// Whole cards (`gpu-card-count: exclusive`) for fewer units than the cards have.
+    /// Whole GPUs (`gpu-card-count: exclusive`) for fewer units than the GPUs have.
     Exclusive,
-    /// A larger part of a card's compute (`gpu-cores`) than their part of its memory.
+    /// A larger part of a GPU's compute (`gpu-cores`) than their part of its memory.
     Cores,
     /// A memory limit (`gpu-mem-limit`) above the request.
     MemoryLimit,
 }
 
 impl GpuRules {
-    /// What pods of a namespace may take of cards beyond their units: what any rule for it allows.
+    /// What pods of a namespace may take of GPUs beyond their units: what any rule for it allows.
     #[must_use]
     pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
         let is_meant = |name: &Arc<str>| **name == *namespace || **name == *ALL_NAMESPACES;
@@ -89,7 +89,7 @@ impl BeyondUnitsName {
     }
 }
 
-/// Whether unmanaged memory counts: memory in use on a card beyond what pods hold there, as by processes outside of
+/// Whether unmanaged memory counts: memory in use on a GPU beyond what pods hold there, as by processes outside of
 /// Kubernetes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

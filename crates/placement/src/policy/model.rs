@@ -66,7 +66,7 @@ impl Scale {
         (1..=100).contains(&highest).then_some(Self(highest))
     }
 
-    /// The scale for pods that request cards, whose nodes are chosen by their cards too: it must decide beside what
+    /// The scale for pods that request GPUs, whose nodes are chosen by their GPUs too: it must decide beside what
     /// kube-scheduler's own plugins say of replicas and resources.
     #[must_use]
     pub fn of_gpu_pods(self) -> Self {

@@ -1,16 +1,16 @@
-//! What pods take of cards is what their units are of them, unless the policy gives their namespace a right to more.
+//! What pods take of GPUs is what their units are of them, unless the policy gives their namespace a right to more.
 
 use placement::gpu::{
-    BeyondUnits, Card, CardIsolation, CardUse, ChoiceRule, ContainerKind, ContainerRequest, Excess,
-    GpuRequest, NoFit, NodeLedger,
+    BeyondUnits, ChoiceRule, ContainerKind, ContainerRequest, Excess, Gpu, GpuIsolation,
+    GpuRequest, GpuUse, NoFit, NodeLedger,
 };
 use placement::units::{Cores, MiB, PodUid, Units};
 use proptest::prelude::*;
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 
-fn card(index: u32, units: u32) -> Card {
-    Card {
+fn gpu(index: u32, units: u32) -> Gpu {
+    Gpu {
         uuid: format!("GPU-{index}").into(),
         index,
         model: "NVIDIA A10".into(),
@@ -19,7 +19,7 @@ fn card(index: u32, units: u32) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         outside_mps: Vec::new(),
         pods: [].into(),
     }
@@ -27,54 +27,54 @@ fn card(index: u32, units: u32) -> Card {
 
 fn ledger(units: &[u32]) -> NodeLedger {
     let mut ledger = NodeLedger::default();
-    let cards = (0..).zip(units).map(|(index, units)| card(index, *units));
-    ledger.set_cards(cards.collect());
+    let gpus = (0..).zip(units).map(|(index, units)| gpu(index, *units));
+    ledger.set_gpus(gpus.collect());
     ledger
 }
 
-fn container(name: &str, kind: ContainerKind, units: u32, card_use: CardUse) -> ContainerRequest {
-    ContainerRequest { name: name.to_owned(), kind, position: 0, units: Units(units), card_use }
+fn container(name: &str, kind: ContainerKind, units: u32, gpu_use: GpuUse) -> ContainerRequest {
+    ContainerRequest { name: name.to_owned(), kind, position: 0, units: Units(units), gpu_use }
 }
 
-fn request(units: u32, card_use: CardUse) -> GpuRequest {
-    GpuRequest::new([container("main", ContainerKind::App, units, card_use)]).unwrap().unwrap()
+fn request(units: u32, gpu_use: GpuUse) -> GpuRequest {
+    GpuRequest::new([container("main", ContainerKind::App, units, gpu_use)]).unwrap().unwrap()
 }
 
-/// The cards that the request gets, the same by every way to ask for them.
-fn cards(ledger: &NodeLedger, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
+/// The GPUs that the request gets, the same by every way to ask for them.
+fn gpus(ledger: &NodeLedger, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
     let read = ledger.read();
     let pod = PodUid::from("new");
     let chosen = read.fit(&pod, request, &RULE);
     assert_eq!(read.check(&pod, request).err(), chosen.as_ref().err().copied());
     assert_eq!(read.rate(&pod, request, &RULE).err(), chosen.as_ref().err().copied());
     assert_eq!(read.explain(&pod, request, &RULE).outcome, chosen);
-    chosen.map(|choice| choice.cards.iter().map(|card| card.index).collect())
+    chosen.map(|choice| choice.gpus.iter().map(|gpu| gpu.index).collect())
 }
 
-const EXCLUSIVE: CardUse =
-    CardUse { cards: 1, exclusive: true, cores: Cores::ZERO, limit: None, processes: 1 };
+const EXCLUSIVE: GpuUse =
+    GpuUse { gpus: 1, exclusive: true, cores: Cores::ZERO, limit: None, processes: 1 };
 
-fn cores(percent: u32) -> CardUse {
-    CardUse { cores: Cores(percent), ..CardUse::default() }
+fn cores(percent: u32) -> GpuUse {
+    GpuUse { cores: Cores(percent), ..GpuUse::default() }
 }
 
-fn limit(units: u32) -> CardUse {
-    CardUse { limit: Some(Units(units)), ..CardUse::default() }
+fn limit(units: u32) -> GpuUse {
+    GpuUse { limit: Some(Units(units)), ..GpuUse::default() }
 }
 
 #[test]
-fn an_exclusive_card_costs_all_its_units() {
+fn an_exclusive_gpu_costs_all_its_units() {
     let ledger = ledger(&[16, 24]);
     let beyond = Err(NoFit::BeyondUnits(Excess::Exclusive));
-    assert_eq!(cards(&ledger, &request(1, EXCLUSIVE)), beyond);
-    assert_eq!(cards(&ledger, &request(15, EXCLUSIVE)), beyond);
-    assert_eq!(cards(&ledger, &request(16, EXCLUSIVE)), Ok(vec![0]));
-    assert_eq!(cards(&ledger, &request(24, EXCLUSIVE)), Ok(vec![1]));
-    assert_eq!(cards(&ledger, &request(25, EXCLUSIVE)), Err(NoFit::TooLarge));
-    let two = CardUse { cards: 2, ..EXCLUSIVE };
-    assert_eq!(cards(&ledger, &request(32, two)), beyond, "one of the cards has more units");
+    assert_eq!(gpus(&ledger, &request(1, EXCLUSIVE)), beyond);
+    assert_eq!(gpus(&ledger, &request(15, EXCLUSIVE)), beyond);
+    assert_eq!(gpus(&ledger, &request(16, EXCLUSIVE)), Ok(vec![0]));
+    assert_eq!(gpus(&ledger, &request(24, EXCLUSIVE)), Ok(vec![1]));
+    assert_eq!(gpus(&ledger, &request(25, EXCLUSIVE)), Err(NoFit::TooLarge));
+    let two = GpuUse { gpus: 2, ..EXCLUSIVE };
+    assert_eq!(gpus(&ledger, &request(32, two)), beyond, "one of the GPUs has more units");
     let allowed = BeyondUnits { exclusive: true, ..BeyondUnits::default() };
-    assert_eq!(cards(&ledger, &request(2, two).with_beyond_units(allowed)), Ok(vec![0, 1]));
+    assert_eq!(gpus(&ledger, &request(2, two).with_beyond_units(allowed)), Ok(vec![0, 1]));
 }
 
 #[test]
@@ -82,22 +82,22 @@ fn a_part_of_the_compute_is_at_most_the_part_of_the_memory() {
     let ledger = ledger(&[16, 24]);
     // 13% of 16 units and 9% of 24, rounded up.
     for (percent, fits) in [(9, vec![0]), (10, vec![0]), (13, vec![0])] {
-        assert_eq!(cards(&ledger, &request(2, cores(percent))), Ok(fits));
+        assert_eq!(gpus(&ledger, &request(2, cores(percent))), Ok(fits));
     }
-    assert_eq!(cards(&ledger, &request(2, cores(14))), Err(NoFit::BeyondUnits(Excess::Cores)));
-    assert_eq!(cards(&ledger, &request(16, cores(100))), Ok(vec![0]));
+    assert_eq!(gpus(&ledger, &request(2, cores(14))), Err(NoFit::BeyondUnits(Excess::Cores)));
+    assert_eq!(gpus(&ledger, &request(16, cores(100))), Ok(vec![0]));
     let allowed = BeyondUnits { cores: true, ..BeyondUnits::default() };
-    assert_eq!(cards(&ledger, &request(1, cores(100)).with_beyond_units(allowed)), Ok(vec![0]));
+    assert_eq!(gpus(&ledger, &request(1, cores(100)).with_beyond_units(allowed)), Ok(vec![0]));
 }
 
 #[test]
 fn a_memory_limit_is_at_most_the_request() {
     let ledger = ledger(&[16]);
-    assert_eq!(cards(&ledger, &request(4, limit(4))), Ok(vec![0]));
+    assert_eq!(gpus(&ledger, &request(4, limit(4))), Ok(vec![0]));
     let beyond = Err(NoFit::BeyondUnits(Excess::MemoryLimit));
-    assert_eq!(cards(&ledger, &request(4, limit(5))), beyond);
+    assert_eq!(gpus(&ledger, &request(4, limit(5))), beyond);
     let allowed = BeyondUnits { memory_limit: true, ..BeyondUnits::default() };
-    assert_eq!(cards(&ledger, &request(4, limit(80)).with_beyond_units(allowed)), Ok(vec![0]));
+    assert_eq!(gpus(&ledger, &request(4, limit(80)).with_beyond_units(allowed)), Ok(vec![0]));
 }
 
 #[test]
@@ -116,35 +116,35 @@ fn requests_of_namespaces_with_other_rights_are_rated_apart() {
 }
 
 #[test]
-fn a_share_gives_way_to_one_that_fits_fewer_cards() {
-    // 50% of the compute for 8 units fit both cards; for 4 units only the small one, which best fit takes first.
-    let half = |cards| CardUse { cards, ..cores(25) };
+fn a_share_gives_way_to_one_that_fits_fewer_gpus() {
+    // 50% of the compute for 8 units fit both GPUs; for 4 units only the small one, which best fit takes first.
+    let half = |gpus| GpuUse { gpus, ..cores(25) };
     let asks = [
         container("both", ContainerKind::App, 8, half(2)),
         container("first", ContainerKind::App, 4, half(1)),
     ];
     let request = GpuRequest::new(asks).unwrap().unwrap();
-    assert_eq!(cards(&ledger(&[8, 16]), &request), Ok(vec![0, 1]));
-    let asks = [container("a", ContainerKind::App, 8, CardUse { cards: 2, ..cores(50) })];
+    assert_eq!(gpus(&ledger(&[8, 16]), &request), Ok(vec![0, 1]));
+    let asks = [container("a", ContainerKind::App, 8, GpuUse { gpus: 2, ..cores(50) })];
     let request = GpuRequest::new(asks).unwrap().unwrap();
-    assert_eq!(cards(&ledger(&[8, 16]), &request), Err(NoFit::BeyondUnits(Excess::Cores)));
-    assert_eq!(cards(&ledger(&[8, 8]), &request), Ok(vec![0, 1]));
+    assert_eq!(gpus(&ledger(&[8, 16]), &request), Err(NoFit::BeyondUnits(Excess::Cores)));
+    assert_eq!(gpus(&ledger(&[8, 8]), &request), Ok(vec![0, 1]));
 }
 
 #[test]
 fn a_pod_without_a_claim_has_what_the_kubelet_counts_alone() {
     let mut ledger = ledger(&[16, 16]);
-    let asked = request(2, CardUse { cores: Cores(100), ..EXCLUSIVE });
+    let asked = request(2, GpuUse { cores: Cores(100), ..EXCLUSIVE });
     let asked = asked.with_beyond_units(BeyondUnits::ALL);
     let pod = PodUid::from("bound");
     ledger.bind(&pod, &asked, None);
     let free = |ledger: &NodeLedger| -> Vec<(u32, u32)> {
         let accounts = ledger.read().accounts().iter();
-        accounts.map(|account| (account.card.free.0, account.card.free_cores.0)).collect()
+        accounts.map(|account| (account.gpu.free.0, account.gpu.free_cores.0)).collect()
     };
     assert_eq!(free(&ledger), [(16, 100), (16, 100)]);
-    let recorded = Card { pods: [(pod.clone(), Units(2))].into(), ..card(0, 16) };
-    ledger.set_cards(vec![recorded, card(1, 16)]);
+    let recorded = Gpu { pods: [(pod.clone(), Units(2))].into(), ..gpu(0, 16) };
+    ledger.set_gpus(vec![recorded, gpu(1, 16)]);
     assert_eq!(free(&ledger), [(14, 100), (16, 100)]);
     ledger.release(&pod);
     assert_eq!(free(&ledger), [(14, 100), (16, 100)]);
@@ -155,7 +155,7 @@ fn a_pod_without_a_claim_has_what_the_kubelet_counts_alone() {
 struct Wish {
     kind: ContainerKind,
     units: u32,
-    card_use: CardUse,
+    gpu_use: GpuUse,
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
@@ -167,11 +167,11 @@ fn wish() -> impl Strategy<Value = Wish> {
     ]);
     let limit = prop::option::weighted(0.2, 1..40_u32);
     (kind, 1..9_u32, 1..4_u32, prop::bool::weighted(0.4), 0..101_u32, limit).prop_map(
-        |(kind, units, cards, exclusive, cores, limit)| {
-            let limit = limit.map(|more| Units(units * cards + more - 1));
+        |(kind, units, gpus, exclusive, cores, limit)| {
+            let limit = limit.map(|more| Units(units * gpus + more - 1));
             let cores = Cores(cores / 3);
-            let card_use = CardUse { cards, exclusive, cores, limit, processes: 1 };
-            Wish { kind, units: units * cards, card_use }
+            let gpu_use = GpuUse { gpus, exclusive, cores, limit, processes: 1 };
+            Wish { kind, units: units * gpus, gpu_use }
         },
     )
 }
@@ -187,12 +187,12 @@ proptest! {
     ) {
         let asks = wishes.iter().enumerate().map(|(at, wish)| ContainerRequest {
             position: at,
-            ..container(&format!("c{at}"), wish.kind, wish.units, wish.card_use)
+            ..container(&format!("c{at}"), wish.kind, wish.units, wish.gpu_use)
         });
         let Ok(Some(request)) = GpuRequest::new(asks) else { return Ok(()) };
         let pod = PodUid::from("new");
         let mut ledger = ledger(&sizes);
-        let _ = cards(&ledger, &request);
+        let _ = gpus(&ledger, &request);
         let Ok(reservation) = ledger.reserve(&pod, &request, &RULE) else {
             // With the right it is placed as before.
             let all = request.clone().with_beyond_units(BeyondUnits::ALL);
@@ -205,18 +205,18 @@ proptest! {
             ledger.bind(&pod, &request, Some(&reservation.claim));
         }
         if reported {
-            let mut cards = ledger.cards().to_vec();
-            for card in &mut cards {
-                let held = reservation.claim.cards().get(&card.uuid);
-                card.pods = held.map(|share| (pod.clone(), share.units)).into_iter().collect();
+            let mut gpus = ledger.gpus().to_vec();
+            for gpu in &mut gpus {
+                let held = reservation.claim.gpus().get(&gpu.uuid);
+                gpu.pods = held.map(|share| (pod.clone(), share.units)).into_iter().collect();
             }
-            ledger.set_cards(cards);
+            ledger.set_gpus(gpus);
         }
         let mut charged = Units(0);
         for account in ledger.read().accounts() {
             for charge in &account.charges {
                 charged = charged.saturating_add(charge.units);
-                let part = (charge.units.0 * 100).div_ceil(account.card.units.0);
+                let part = (charge.units.0 * 100).div_ceil(account.gpu.units.0);
                 prop_assert!(charge.cores.0 <= part, "{charge:?}");
             }
         }

@@ -1,4 +1,4 @@
-//! The claims of three pods on two cards, exhaustively: every order in which two replicas of the extender, the API
+//! The claims of three pods on two GPUs, exhaustively: every order in which two replicas of the extender, the API
 //! server, the network and the kubelet can act, over the real ledger.
 //!
 //! A replica that leads reserves and sends a binding. What can go wrong, [`FAULTS`] times in a run in any combination:
@@ -6,22 +6,20 @@
 //! between the check that it leads and the send. As `scheduler_extender::replicas` argues, another takes over once no
 //! request is under way but one that is frozen, and after a list.
 //!
-//! What holds in every state: the claims on a card never exceed it and each is kept, unless a leader was frozen; then
+//! What holds in every state: the claims on a GPU never exceed it and each is kept, unless a leader was frozen; then
 //! the kubelet still hands out no unit twice, and refuses a pod rather. And from every state, if nothing more goes
 //! wrong, each pod is placed, or was refused because of the frozen one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use placement::gpu::{
-    Card, CardIsolation, ChoiceRule, Claim, GpuRequest, NodeLedger, ReserveError,
-};
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::gpu::{ChoiceRule, Claim, Gpu, GpuIsolation, GpuRequest, NodeLedger, ReserveError};
+use placement::units::{GpuId, MiB, PodUid, Units};
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
-const CARDS: usize = 2;
+const GPUS: usize = 2;
 const UNITS: u32 = 16;
-/// Fit exactly: the first two on one card, the third on the other.
+/// Fit exactly: the first two on one GPU, the third on the other.
 const SIZES: [u32; 3] = [9, 7, 16];
 const PODS: usize = SIZES.len();
 const REPLICAS: usize = 2;
@@ -53,7 +51,7 @@ struct Binding {
     /// `None` where the sender has crashed.
     sender: Option<usize>,
     pod: usize,
-    card: usize,
+    gpu: usize,
     way: Way,
 }
 
@@ -81,8 +79,8 @@ struct World {
     was_frozen: bool,
 }
 
-fn uuid(card: usize) -> CardId {
-    CardId::from(format!("GPU-{card}"))
+fn uuid(gpu: usize) -> GpuId {
+    GpuId::from(format!("GPU-{gpu}"))
 }
 
 fn uid(pod: usize) -> PodUid {
@@ -93,8 +91,8 @@ fn request(pod: usize) -> GpuRequest {
     GpuRequest::single("main", Units(SIZES[pod])).unwrap()
 }
 
-fn on_card(places: impl Iterator<Item = (usize, usize)>, card: usize) -> u32 {
-    places.filter(|(_, at)| *at == card).map(|(pod, _)| SIZES[pod]).sum()
+fn on_gpu(places: impl Iterator<Item = (usize, usize)>, gpu: usize) -> u32 {
+    places.filter(|(_, at)| *at == gpu).map(|(pod, _)| SIZES[pod]).sum()
 }
 
 impl World {
@@ -114,24 +112,24 @@ impl World {
         world
     }
 
-    fn cards(&self) -> Vec<Card> {
-        let card = |card: usize| {
-            let pods = (0..PODS).filter(|pod| self.reported[*pod] == Some(card));
-            Card {
-                uuid: uuid(card),
-                index: card as u32,
+    fn gpus(&self) -> Vec<Gpu> {
+        let gpu = |gpu: usize| {
+            let pods = (0..PODS).filter(|pod| self.reported[*pod] == Some(gpu));
+            Gpu {
+                uuid: uuid(gpu),
+                index: gpu as u32,
                 model: "".into(),
                 memory: MiB(16384),
                 units: Units(UNITS),
                 numa_node: None,
                 healthy: true,
                 closed: None,
-                isolation: CardIsolation::default(),
+                isolation: GpuIsolation::default(),
                 outside_mps: Vec::new(),
                 pods: pods.map(|pod| (uid(pod), Units(SIZES[pod]))).collect(),
             }
         };
-        (0..CARDS).map(card).collect()
+        (0..GPUS).map(gpu).collect()
     }
 
     /// A replica sees a pod as the API server has it, by its watch, a list or a read.
@@ -139,8 +137,8 @@ impl World {
         let ledger = &mut self.replicas[replica].ledger;
         match shown {
             Pod::Pending => {}
-            Pod::Bound(card) => {
-                let claim = Claim::on_card(&request(pod), &uuid(card));
+            Pod::Bound(gpu) => {
+                let claim = Claim::on_gpu(&request(pod), &uuid(gpu));
                 ledger.bind(&uid(pod), &request(pod), Some(&claim));
             }
             Pod::Refused => ledger.release(&uid(pod)),
@@ -152,8 +150,8 @@ impl World {
         for pod in 0..PODS {
             self.show(replica, pod, self.pods[pod]);
         }
-        let cards = self.cards();
-        self.replicas[replica].ledger.set_cards(cards);
+        let gpus = self.gpus();
+        self.replicas[replica].ledger.set_gpus(gpus);
         self.replicas[replica].seen = self.watch.len();
         self.leader = Some(replica);
     }
@@ -165,9 +163,9 @@ impl World {
 
     /// The API server gets a binding.
     fn carry_out(&mut self, at: usize) {
-        let Binding { pod, card, .. } = self.bindings[at];
+        let Binding { pod, gpu, .. } = self.bindings[at];
         if self.pods[pod] == Pod::Pending {
-            self.change(pod, Pod::Bound(card));
+            self.change(pod, Pod::Bound(gpu));
         }
         self.bindings[at].way = Way::Answered;
     }
@@ -185,13 +183,13 @@ impl World {
     fn bind(&self, leader: usize, pod: usize) -> Option<Self> {
         let mut next = self.clone();
         let reserved = next.replicas[leader].ledger.reserve(&uid(pod), &request(pod), &RULE);
-        let card = match reserved {
-            Ok(reserved) => reserved.choice.cards[0].index as usize,
+        let gpu = match reserved {
+            Ok(reserved) => reserved.choice.gpus[0].index as usize,
             Err(ReserveError::NoFit(_) | ReserveError::Bound | ReserveError::Changed) => {
                 return None;
             }
         };
-        next.bindings.push(Binding { sender: Some(leader), pod, card, way: Way::Sent });
+        next.bindings.push(Binding { sender: Some(leader), pod, gpu, way: Way::Sent });
         Some(next)
     }
 
@@ -224,11 +222,11 @@ impl World {
             }
         }
         for (pod, units) in SIZES.into_iter().enumerate() {
-            if let (Pod::Bound(card), None) = (self.pods[pod], self.placed[pod]) {
+            if let (Pod::Bound(gpu), None) = (self.pods[pod], self.placed[pod]) {
                 let placed = self.placed.iter().enumerate();
-                let used = on_card(placed.filter_map(|(pod, at)| Some((pod, (*at)?))), card);
+                let used = on_gpu(placed.filter_map(|(pod, at)| Some((pod, (*at)?))), gpu);
                 if used + units <= UNITS {
-                    step(&|world| world.placed[pod] = Some(card))
+                    step(&|world| world.placed[pod] = Some(gpu))
                 } else {
                     step(&|world| world.change(pod, Pod::Refused))
                 }
@@ -245,8 +243,8 @@ impl World {
             if self.reported != self.placed {
                 step(&|world| {
                     world.reported = world.placed;
-                    let cards = world.cards();
-                    world.replicas[leader].ledger.set_cards(cards);
+                    let gpus = world.gpus();
+                    world.replicas[leader].ledger.set_gpus(gpus);
                 });
             }
             let asked = |pod: &usize| {
@@ -300,19 +298,19 @@ impl World {
 
     /// What must hold in every state.
     fn check(&self) {
-        for card in 0..CARDS {
+        for gpu in 0..GPUS {
             let placed = self.placed.iter().enumerate();
-            let handed_out = on_card(placed.filter_map(|(pod, at)| Some((pod, (*at)?))), card);
+            let handed_out = on_gpu(placed.filter_map(|(pod, at)| Some((pod, (*at)?))), gpu);
             assert!(handed_out <= UNITS, "{self:#?}");
             let claim = |(pod, shown): (usize, &Pod)| match shown {
-                Pod::Bound(card) => Some((pod, *card)),
+                Pod::Bound(gpu) => Some((pod, *gpu)),
                 Pod::Pending | Pod::Refused => None,
             };
-            let claimed = on_card(self.pods.iter().enumerate().filter_map(claim), card);
+            let claimed = on_gpu(self.pods.iter().enumerate().filter_map(claim), gpu);
             assert!(claimed <= UNITS || self.was_frozen, "{self:#?}");
         }
         for (pod, at) in self.placed.iter().enumerate() {
-            assert!(at.is_none_or(|card| self.pods[pod] == Pod::Bound(card)), "{self:#?}");
+            assert!(at.is_none_or(|gpu| self.pods[pod] == Pod::Bound(gpu)), "{self:#?}");
             assert!(self.pods[pod] != Pod::Refused || self.was_frozen, "{self:#?}");
         }
     }
@@ -366,7 +364,7 @@ fn explore() -> Explored {
 }
 
 #[test]
-fn three_pods_on_two_cards_are_placed_once_in_every_order_of_events() {
+fn three_pods_on_two_gpus_are_placed_once_in_every_order_of_events() {
     let Explored { before, done } = explore();
     let mut ends_well = vec![false; before.len()];
     let mut left = done;

@@ -1,19 +1,19 @@
-//! Claims, the choice of a card, and a node's ledger.
+//! Claims, the choice of a GPU, and a node's ledger.
 
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, Card, CardFilter, CardFit, CardIsolation, CardOptions, CardShare, CardUse,
-    ChoiceRule, Claim, ClaimError, Closed, ContainerKind, ContainerRequest, Excess, GpuRequest,
-    Isolation, NoFit, NodeLedger, ReserveError, Stage, choose,
+    Account, Basis, ChoiceRule, Claim, ClaimError, Closed, ContainerKind, ContainerRequest, Excess,
+    Gpu, GpuFilter, GpuFit, GpuIsolation, GpuOptions, GpuRequest, GpuShare, GpuUse, Isolation,
+    NoFit, NodeLedger, ReserveError, Stage, choose,
 };
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::units::{GpuId, MiB, PodUid, Units};
 use proptest::prelude::*;
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 
-fn card(index: u32, units: u32) -> Card {
-    Card {
+fn gpu(index: u32, units: u32) -> Gpu {
+    Gpu {
         uuid: uuid(index),
         index,
         model: "NVIDIA A10".into(),
@@ -22,24 +22,24 @@ fn card(index: u32, units: u32) -> Card {
         numa_node: None,
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         outside_mps: Vec::new(),
         pods: BTreeMap::new(),
     }
 }
 
-fn uuid(index: u32) -> CardId {
-    CardId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
+fn uuid(index: u32) -> GpuId {
+    GpuId::from(format!("GPU-{index:08x}-0000-0000-0000-000000000000"))
 }
 
-/// The kubelet's records put units of a pod on the card.
-fn recorded(card: Card, pod: &str, units: u32) -> Card {
-    Card { pods: [(uid(pod), Units(units))].into(), ..card }
+/// The kubelet's records put units of a pod on the GPU.
+fn recorded(gpu: Gpu, pod: &str, units: u32) -> Gpu {
+    Gpu { pods: [(uid(pod), Units(units))].into(), ..gpu }
 }
 
-fn ledger(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
+fn ledger(gpus: impl IntoIterator<Item = Gpu>) -> NodeLedger {
     let mut ledger = NodeLedger::default();
-    ledger.set_cards(cards.into_iter().collect());
+    ledger.set_gpus(gpus.into_iter().collect());
     ledger
 }
 
@@ -52,23 +52,23 @@ fn uid(name: &str) -> PodUid {
 }
 
 fn ask_of(name: &str, kind: ContainerKind, position: usize, units: u32) -> ContainerRequest {
-    let card_use = CardUse::default();
-    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
+    let gpu_use = GpuUse::default();
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), gpu_use }
 }
 
-/// The index of the card that is reserved.
+/// The index of the GPU that is reserved.
 fn reserve(ledger: &mut NodeLedger, pod: &str, units: u32) -> Result<u32, ReserveError> {
     ledger
         .reserve(&uid(pod), &ask(units), &RULE)
-        .map(|reservation| reservation.choice.cards[0].index)
+        .map(|reservation| reservation.choice.gpus[0].index)
 }
 
 fn bind(ledger: &mut NodeLedger, pod: &str, units: u32, claimed: Option<u32>) {
-    let claim = claimed.map(|index| Claim::on_card(&ask(units), &uuid(index)));
+    let claim = claimed.map(|index| Claim::on_gpu(&ask(units), &uuid(index)));
     ledger.bind(&uid(pod), &ask(units), claim.as_ref());
 }
 
-/// What one pod is charged on each card.
+/// What one pod is charged on each GPU.
 fn charges(ledger: &NodeLedger, pod: &str) -> Vec<Option<(u32, Basis)>> {
     let accounts = ledger.read().accounts().iter();
     accounts
@@ -80,12 +80,12 @@ fn charges(ledger: &NodeLedger, pod: &str) -> Vec<Option<(u32, Basis)>> {
 }
 
 fn free(ledger: &NodeLedger) -> Vec<u32> {
-    ledger.read().accounts().iter().map(|account| account.card.free.0).collect()
+    ledger.read().accounts().iter().map(|account| account.gpu.free.0).collect()
 }
 
 #[test]
-fn the_card_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
-    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
+fn the_gpu_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16), gpu(2, 8)]);
     assert_eq!(reserve(&mut ledger, "a", 5), Ok(2));
     assert_eq!(reserve(&mut ledger, "b", 5), Ok(0));
     assert_eq!(reserve(&mut ledger, "c", 11), Ok(0));
@@ -94,53 +94,53 @@ fn the_card_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
 
 proptest! {
     #[test]
-    fn the_card_found_by_what_is_free_is_the_one_chosen_of_all(
-        cards in prop::collection::vec((1..9_u32, 0..9_u32, prop::bool::weighted(0.8)), 0..7),
+    fn the_gpu_found_by_what_is_free_is_the_one_chosen_of_all(
+        gpus in prop::collection::vec((1..9_u32, 0..9_u32, prop::bool::weighted(0.8)), 0..7),
         asked in 1..10_u32,
     ) {
         let other = uid("a");
         let request = ask(asked);
-        let card = |(index, (units, held, healthy)): (usize, (u32, u32, bool))| {
-            let card = recorded(card(index as u32, units), "other", held.min(units));
-            Card { healthy, ..card }
+        let gpu = |(index, (units, held, healthy)): (usize, (u32, u32, bool))| {
+            let gpu = recorded(gpu(index as u32, units), "other", held.min(units));
+            Gpu { healthy, ..gpu }
         };
-        let ledger = ledger(cards.into_iter().enumerate().map(card));
+        let ledger = ledger(gpus.into_iter().enumerate().map(gpu));
         let node = ledger.read();
-        let cards = node.accounts().iter().map(|account| &account.card);
-        let of_all = choose(cards, None, &request, &RULE);
+        let gpus = node.accounts().iter().map(|account| &account.gpu);
+        let of_all = choose(gpus, None, &request, &RULE);
         let score = of_all.as_ref().map(|choice| choice.rate(&request, &RULE));
         prop_assert_eq!(node.rate(&other, &request, &RULE), score.map_err(|why| *why));
         prop_assert_eq!(node.fit(&other, &request, &RULE), of_all);
     }
 }
 
-fn unhealthy(index: u32, units: u32) -> Card {
-    Card { healthy: false, ..card(index, units) }
+fn unhealthy(index: u32, units: u32) -> Gpu {
+    Gpu { healthy: false, ..gpu(index, units) }
 }
 
-fn cause(cards: Vec<Card>, units: u32) -> NoFit {
-    ledger(cards).read().fit(&uid("a"), &ask(units), &RULE).unwrap_err()
+fn cause(gpus: Vec<Gpu>, units: u32) -> NoFit {
+    ledger(gpus).read().fit(&uid("a"), &ask(units), &RULE).unwrap_err()
 }
 
 #[test]
 fn each_cause_has_one_text_whatever_the_numbers() {
-    let full = recorded(card(0, 16), "other", 10);
-    assert_eq!(cause(vec![], 1), NoFit::NoCards);
-    assert_eq!(cause(vec![full.clone(), card(1, 16)], 17), NoFit::TooLarge);
+    let full = recorded(gpu(0, 16), "other", 10);
+    assert_eq!(cause(vec![], 1), NoFit::NoGpus);
+    assert_eq!(cause(vec![full.clone(), gpu(1, 16)], 17), NoFit::TooLarge);
     assert_eq!(cause(vec![full.clone(), unhealthy(1, 16)], 7), NoFit::Unhealthy);
     assert_eq!(cause(vec![full.clone(), unhealthy(1, 4)], 7), NoFit::NoRoom);
     assert_eq!(cause(vec![full.clone()], 7), cause(vec![full.clone(), full.clone()], 16));
     let of_aliyun = [NoFit::TooLarge, NoFit::Unhealthy, NoFit::Closed, NoFit::NoRoom];
     let of_aliyun = of_aliyun.map(|cause| (cause, true));
     let others = [
-        NoFit::NoCards,
+        NoFit::NoGpus,
         NoFit::NotAccepted,
         NoFit::WeakIsolation,
         NoFit::UnknownIsolation,
         NoFit::BackedOff,
         NoFit::NoCores,
         NoFit::InUse,
-        NoFit::TooFewCards,
+        NoFit::TooFewGpus,
         NoFit::NeededByUnplaced,
         NoFit::OtherSharing,
         NoFit::TooManyClients,
@@ -157,35 +157,35 @@ fn each_cause_has_one_text_whatever_the_numbers() {
     }
 }
 
-fn card_of(ledger: &NodeLedger, units: u32) -> Result<u32, NoFit> {
+fn gpu_of(ledger: &NodeLedger, units: u32) -> Result<u32, NoFit> {
     let choice = ledger.read().fit(&uid("a"), &ask(units), &RULE);
     choice.map(|choice| choice.first_index())
 }
 
 #[test]
-fn a_closed_card_keeps_its_pods_and_gets_no_new_one() {
-    let closed = Card { closed: Some(Closed::Cdi), ..card(0, 16) };
-    let mut ledger = ledger([recorded(closed, "there", 4), card(1, 8)]);
-    assert_eq!(ledger.read().accounts()[0].card.free, Units(12), "its pod stays charged");
-    assert_eq!(card_of(&ledger, 8), Ok(1));
-    assert_eq!(card_of(&ledger, 12), Err(NoFit::Closed));
+fn a_closed_gpu_keeps_its_pods_and_gets_no_new_one() {
+    let closed = Gpu { closed: Some(Closed::Cdi), ..gpu(0, 16) };
+    let mut ledger = ledger([recorded(closed, "there", 4), gpu(1, 8)]);
+    assert_eq!(ledger.read().accounts()[0].gpu.free, Units(12), "its pod stays charged");
+    assert_eq!(gpu_of(&ledger, 8), Ok(1));
+    assert_eq!(gpu_of(&ledger, 12), Err(NoFit::Closed));
     assert_eq!(ledger.read().check(&uid("a"), &ask(12)), Err(NoFit::Closed));
     let fit = ledger.read().explain(&uid("a"), &ask(12), &RULE);
-    assert_eq!(fit.cards[0].1, CardFit::Closed(Closed::Cdi));
-    ledger.set_cards(vec![card(0, 16)]);
-    assert_eq!(card_of(&ledger, 12), Ok(0), "it is open again");
+    assert_eq!(fit.gpus[0].1, GpuFit::Closed(Closed::Cdi));
+    ledger.set_gpus(vec![gpu(0, 16)]);
+    assert_eq!(gpu_of(&ledger, 12), Ok(0), "it is open again");
 }
 
 fn requiring(isolation: Isolation) -> GpuRequest {
-    let filter = CardFilter { isolation, ..CardFilter::default() };
-    let options = CardOptions { filter, ..CardOptions::default() };
+    let filter = GpuFilter { isolation, ..GpuFilter::default() };
+    let options = GpuOptions { filter, ..GpuOptions::default() };
     let asks = [ask_of("app", ContainerKind::App, 0, 4)];
     GpuRequest::with_options(asks, options).unwrap().unwrap()
 }
 
 fn fit_where_enforced(strongest: Option<Isolation>, required: Isolation) -> Result<(), NoFit> {
-    let isolation = CardIsolation { strongest, ..CardIsolation::default() };
-    let node = ledger([Card { isolation, ..card(0, 16) }]);
+    let isolation = GpuIsolation { strongest, ..GpuIsolation::default() };
+    let node = ledger([Gpu { isolation, ..gpu(0, 16) }]);
     let check = node.read().check(&uid("a"), &requiring(required));
     let choice = node.read().fit(&uid("a"), &requiring(required), &RULE).map(|_| ());
     let rated = node.read().rate(&uid("a"), &requiring(required), &RULE).map(|_| ());
@@ -214,31 +214,31 @@ fn a_pod_that_requires_isolation_goes_where_that_can_be_enforced_and_nowhere_els
 }
 
 #[test]
-fn a_decision_tells_how_a_request_stands_to_every_card() {
-    let full = recorded(card(0, 16), "other", 10);
-    let ledger = ledger([full, Card { healthy: false, ..card(1, 16) }, card(2, 16)]);
+fn a_decision_tells_how_a_request_stands_to_every_gpu() {
+    let full = recorded(gpu(0, 16), "other", 10);
+    let ledger = ledger([full, Gpu { healthy: false, ..gpu(1, 16) }, gpu(2, 16)]);
     let fit = ledger.read().explain(&uid("a"), &ask(7), &RULE);
-    let cards: Vec<CardFit> = fit.cards.iter().map(|(_, fit)| *fit).collect();
-    let short = CardFit::TooLittleFree { free: Units(6), missing: Units(1) };
-    assert_eq!(cards, [short, CardFit::Unhealthy, CardFit::Fits { left: Units(9) }]);
+    let gpus: Vec<GpuFit> = fit.gpus.iter().map(|(_, fit)| *fit).collect();
+    let short = GpuFit::TooLittleFree { free: Units(6), missing: Units(1) };
+    assert_eq!(gpus, [short, GpuFit::Unhealthy, GpuFit::Fits { left: Units(9) }]);
     assert_eq!(fit.outcome, ledger.read().fit(&uid("a"), &ask(7), &RULE));
-    assert_eq!(fit.outcome.unwrap().cards[0].index, 2);
+    assert_eq!(fit.outcome.unwrap().gpus[0].index, 2);
 }
 
 #[test]
-fn reserving_twice_gives_the_same_card_once() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+fn reserving_twice_gives_the_same_gpu_once() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
     assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
     assert_eq!(free(&ledger), [7, 16]);
     // What it holds itself does not stand in its way, what another pod holds does.
     assert!(ledger.read().fit(&uid("a"), &ask(9), &RULE).is_ok());
-    assert_eq!(ledger.read().fit(&uid("b"), &ask(9), &RULE).unwrap().cards[0].index, 1);
+    assert_eq!(ledger.read().fit(&uid("b"), &ask(9), &RULE).unwrap().gpus[0].index, 1);
 }
 
 #[test]
 fn a_bound_pod_is_neither_cancelled_nor_reserved_again() {
-    let mut ledger = ledger([card(0, 16)]);
+    let mut ledger = ledger([gpu(0, 16)]);
     reserve(&mut ledger, "a", 9).unwrap();
     bind(&mut ledger, "a", 9, Some(0));
     ledger.cancel(&uid("a"));
@@ -250,7 +250,7 @@ fn a_bound_pod_is_neither_cancelled_nor_reserved_again() {
 
 #[test]
 fn a_pod_without_a_claim_counts_once_on_its_node_until_the_kubelet_has_admitted_it() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, None);
     bind(&mut ledger, "b", 4, None);
     assert_eq!((free(&ledger), charges(&ledger, "a")), (vec![16, 16], vec![None, None]));
@@ -269,29 +269,29 @@ fn a_pod_without_a_claim_counts_once_on_its_node_until_the_kubelet_has_admitted_
         assert!(ledger.read().without(gone).fit(&new, &asked, &RULE).is_ok());
     }
     // A report shows a part of it, then all.
-    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9)]);
+    ledger.set_gpus(vec![gpu(0, 16), recorded(gpu(1, 16), "a", 9)]);
     assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded))]);
     assert_eq!(ledger.read().unplaced(), [(uid("b"), Units(4))]);
-    // It was never on a card, so nothing is left of it.
+    // It was never on a GPU, so nothing is left of it.
     assert!(!ledger.depart(&uid("b")));
     assert_eq!((ledger.read().unplaced(), free(&ledger)), (&[][..], vec![0, 7]));
 }
 
 #[test]
-fn a_pod_of_unknown_place_counts_on_every_card_until_the_kubelet_tells() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+fn a_pod_of_unknown_place_counts_on_every_gpu_until_the_kubelet_tells() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, None);
-    // It runs, as one that another device plugin has put on a card.
+    // It runs, as one that another device plugin has put on a GPU.
     ledger.admit(&uid("a"));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
-    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9)]);
+    ledger.set_gpus(vec![gpu(0, 16), recorded(gpu(1, 16), "a", 9)]);
     assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded))]);
     assert_eq!(ledger.stage(&uid("a")), Some(Stage::Allocated));
 }
 
 #[test]
 fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, Some(1));
     let unproven = Some((9, Basis::UnprovenClaim));
     let claimed = Some((9, Basis::Claimed));
@@ -301,56 +301,56 @@ fn a_claim_that_bind_is_not_known_to_have_written_proves_nothing() {
 }
 
 #[test]
-fn a_claim_of_a_lost_card_is_an_unknown_place_for_a_while() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+fn a_claim_of_a_lost_gpu_is_an_unknown_place_for_a_while() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, Some(7));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 2]);
-    assert_eq!(ledger.read().on_lost_cards(), [uid("a")]);
+    assert_eq!(ledger.read().on_lost_gpus(), [uid("a")]);
     ledger.set_overdue(&uid("a"));
-    assert_eq!((charges(&ledger, "a"), ledger.read().on_lost_cards()), (vec![None, None], &[][..]));
-    // The card is back.
-    ledger.set_cards(vec![card(0, 16), card(7, 16)]);
+    assert_eq!((charges(&ledger, "a"), ledger.read().on_lost_gpus()), (vec![None, None], &[][..]));
+    // The GPU is back.
+    ledger.set_gpus(vec![gpu(0, 16), gpu(7, 16)]);
     assert_eq!(free(&ledger), [7, 7]);
-    ledger.set_cards(vec![card(0, 16), recorded(card(7, 16), "a", 9)]);
+    ledger.set_gpus(vec![gpu(0, 16), recorded(gpu(7, 16), "a", 9)]);
     assert_eq!(free(&ledger), [16, 7]);
 }
 
 #[test]
-fn a_card_that_bind_chose_and_that_is_lost_is_charged_alone() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+fn a_gpu_that_bind_chose_and_that_is_lost_is_charged_alone() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     assert_eq!(reserve(&mut ledger, "a", 9), Ok(0));
-    ledger.set_cards(vec![card(1, 16)]);
+    ledger.set_gpus(vec![gpu(1, 16)]);
     bind(&mut ledger, "a", 9, Some(0));
-    assert_eq!((free(&ledger), ledger.read().on_lost_cards()), (vec![16], &[][..]));
-    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    assert_eq!((free(&ledger), ledger.read().on_lost_gpus()), (vec![16], &[][..]));
+    ledger.set_gpus(vec![gpu(0, 16), gpu(1, 16)]);
     assert_eq!(free(&ledger), [7, 16]);
 }
 
-fn two_cards(held: u32) -> Vec<Card> {
-    vec![recorded(card(0, 16), "a", held), card(1, 16)]
+fn two_gpus(held: u32) -> Vec<Gpu> {
+    vec![recorded(gpu(0, 16), "a", held), gpu(1, 16)]
 }
 
 #[test]
-fn a_record_of_all_reported_cards_places_the_rest_on_the_lost_one() {
-    let card_use = CardUse { cards: 2, ..CardUse::default() };
-    let asked = ContainerRequest { card_use, ..ask_of("main", ContainerKind::App, 0, 8) };
+fn a_record_of_all_reported_gpus_places_the_rest_on_the_lost_one() {
+    let gpu_use = GpuUse { gpus: 2, ..GpuUse::default() };
+    let asked = ContainerRequest { gpu_use, ..ask_of("main", ContainerKind::App, 0, 8) };
     let asked = GpuRequest::new([asked]).unwrap().unwrap();
-    let claim = Claim::on_cards(&asked, &[uuid(0), uuid(9)]);
-    let mut ledger = ledger(two_cards(0));
+    let claim = Claim::on_gpus(&asked, &[uuid(0), uuid(9)]);
+    let mut ledger = ledger(two_gpus(0));
     ledger.bind(&uid("a"), &asked, Some(&claim));
     assert_eq!(free(&ledger), [12, 12]);
-    ledger.set_cards(two_cards(3));
+    ledger.set_gpus(two_gpus(3));
     assert_eq!(free(&ledger), [12, 12], "not all of it");
-    ledger.set_cards(two_cards(4));
+    ledger.set_gpus(two_gpus(4));
     assert_eq!(free(&ledger), [12, 16]);
     assert_eq!(ledger.stage(&uid("a")), Some(Stage::Allocated));
-    ledger.set_cards(vec![card(0, 16), card(9, 16)]);
-    assert_eq!(free(&ledger), [12, 12], "the last record counts, and the lost card is back");
+    ledger.set_gpus(vec![gpu(0, 16), gpu(9, 16)]);
+    assert_eq!(free(&ledger), [12, 12], "the last record counts, and the lost GPU is back");
 }
 
 #[test]
-fn every_card_that_was_claimed_counts_until_the_kubelet_tells() {
-    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
+fn every_gpu_that_was_claimed_counts_until_the_kubelet_tells() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16), gpu(2, 16)]);
     reserve(&mut ledger, "a", 9).unwrap();
     bind(&mut ledger, "a", 9, Some(1));
     bind(&mut ledger, "a", 9, None);
@@ -358,38 +358,38 @@ fn every_card_that_was_claimed_counts_until_the_kubelet_tells() {
     let chosen = Some((9, Basis::Chosen));
     let claimed = Some((9, Basis::Claimed));
     assert_eq!(charges(&ledger, "a"), [chosen, claimed, None]);
-    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9), card(2, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), recorded(gpu(1, 16), "a", 9), gpu(2, 16)]);
     assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded)), None]);
 }
 
 #[test]
-fn a_card_that_was_claimed_before_the_node_reported_it_counts_once_it_does() {
-    let mut ledger = ledger([card(0, 16)]);
+fn a_gpu_that_was_claimed_before_the_node_reported_it_counts_once_it_does() {
+    let mut ledger = ledger([gpu(0, 16)]);
     reserve(&mut ledger, "a", 9).unwrap();
     bind(&mut ledger, "a", 9, Some(1));
     bind(&mut ledger, "a", 9, Some(0));
-    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), gpu(1, 16)]);
     let chosen = Some((9, Basis::Chosen));
     let claimed = Some((9, Basis::Claimed));
     assert_eq!(charges(&ledger, "a"), [chosen, claimed]);
 }
 
 #[test]
-fn a_pod_whose_claim_has_named_more_cards_than_a_node_has_is_of_unknown_place() {
+fn a_pod_whose_claim_has_named_more_gpus_than_a_node_has_is_of_unknown_place() {
     let mut ledger = ledger(Vec::new());
     (100..200).for_each(|index| bind(&mut ledger, "a", 9, Some(index)));
     bind(&mut ledger, "a", 9, Some(1));
-    ledger.set_cards(vec![card(0, 16), card(1, 16), card(2, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), gpu(1, 16), gpu(2, 16)]);
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::UnknownPlace)); 3]);
-    ledger.set_cards(vec![card(0, 16), recorded(card(1, 16), "a", 9), card(2, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), recorded(gpu(1, 16), "a", 9), gpu(2, 16)]);
     assert_eq!(charges(&ledger, "a"), [None, Some((9, Basis::Recorded)), None]);
 }
 
 #[test]
 fn a_record_that_vanishes_still_counts_until_the_pod_ends() {
-    let mut ledger = ledger([recorded(card(0, 16), "a", 9), card(1, 16)]);
+    let mut ledger = ledger([recorded(gpu(0, 16), "a", 9), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, Some(0));
-    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, Some(1));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::Recorded)), None]);
     ledger.release(&uid("a"));
@@ -397,9 +397,9 @@ fn a_record_that_vanishes_still_counts_until_the_pod_ends() {
 }
 
 #[test]
-fn a_record_of_one_card_places_the_whole_pod_there() {
+fn a_record_of_one_gpu_places_the_whole_pod_there() {
     // The kubelet lists no init containers: 2 of the 9 units that it has set aside.
-    let mut ledger = ledger([recorded(card(0, 16), "a", 2), card(1, 16)]);
+    let mut ledger = ledger([recorded(gpu(0, 16), "a", 2), gpu(1, 16)]);
     bind(&mut ledger, "a", 9, Some(1));
     assert_eq!(charges(&ledger, "a"), [Some((9, Basis::Recorded)), None]);
 }
@@ -409,8 +409,8 @@ fn on_record(units: u32) -> Option<(u32, Basis)> {
 }
 
 #[test]
-fn a_record_of_a_part_over_several_cards_places_no_pod() {
-    let mut ledger = ledger([recorded(card(0, 16), "a", 2), recorded(card(1, 16), "a", 1)]);
+fn a_record_of_a_part_over_several_gpus_places_no_pod() {
+    let mut ledger = ledger([recorded(gpu(0, 16), "a", 2), recorded(gpu(1, 16), "a", 1)]);
     bind(&mut ledger, "a", 9, None);
     assert_eq!(charges(&ledger, "a"), [on_record(2), on_record(1)]);
     assert_eq!(ledger.read().unplaced(), [(uid("a"), Units(6))]);
@@ -420,34 +420,34 @@ fn a_record_of_a_part_over_several_cards_places_no_pod() {
 
 #[test]
 fn a_pod_that_only_the_kubelet_knows_still_holds_its_units() {
-    let ledger = ledger([recorded(card(0, 16), "gone", 9)]);
+    let ledger = ledger([recorded(gpu(0, 16), "gone", 9)]);
     assert_eq!(ledger.read().fit(&uid("a"), &ask(8), &RULE), Err(NoFit::NoRoom));
 }
 
 #[test]
-fn more_use_than_a_card_has_leaves_nothing_rather_than_wrapping() {
-    assert_eq!(free(&ledger([recorded(card(0, 16), "a", 40)])), [0]);
+fn more_use_than_a_gpu_has_leaves_nothing_rather_than_wrapping() {
+    assert_eq!(free(&ledger([recorded(gpu(0, 16), "a", 40)])), [0]);
 }
 
-fn card_without(ledger: &NodeLedger, gone: &[&str], units: u32) -> Result<u32, NoFit> {
+fn gpu_without(ledger: &NodeLedger, gone: &[&str], units: u32) -> Result<u32, NoFit> {
     let gone = |pod: &PodUid| gone.contains(&pod.as_str());
     ledger
         .read()
         .fit_without(gone, &uid("new"), &ask(units), &RULE)
-        .map(|choice| choice.cards[0].index)
+        .map(|choice| choice.gpus[0].index)
 }
 
 #[test]
 fn a_request_may_fit_once_victims_are_gone() {
-    let mut ledger = ledger([recorded(card(0, 16), "a", 10), recorded(card(1, 16), "b", 12)]);
+    let mut ledger = ledger([recorded(gpu(0, 16), "a", 10), recorded(gpu(1, 16), "b", 12)]);
     bind(&mut ledger, "anywhere", 4, None);
     ledger.admit(&uid("anywhere"));
-    assert_eq!(card_without(&ledger, &[], 3), Err(NoFit::NoRoom));
-    assert_eq!(card_without(&ledger, &["b"], 12), Ok(1));
-    assert_eq!(card_without(&ledger, &["b"], 13), Err(NoFit::NoRoom));
-    assert_eq!(card_without(&ledger, &["anywhere"], 6), Ok(0));
-    assert_eq!(card_without(&ledger, &["b", "anywhere"], 16), Ok(1));
-    assert_eq!(card_without(&ledger, &["a", "b", "anywhere"], 17), Err(NoFit::TooLarge));
+    assert_eq!(gpu_without(&ledger, &[], 3), Err(NoFit::NoRoom));
+    assert_eq!(gpu_without(&ledger, &["b"], 12), Ok(1));
+    assert_eq!(gpu_without(&ledger, &["b"], 13), Err(NoFit::NoRoom));
+    assert_eq!(gpu_without(&ledger, &["anywhere"], 6), Ok(0));
+    assert_eq!(gpu_without(&ledger, &["b", "anywhere"], 16), Ok(1));
+    assert_eq!(gpu_without(&ledger, &["a", "b", "anywhere"], 17), Err(NoFit::TooLarge));
 }
 
 fn mismatch(container: &str, claimed: u32, asked: u32) -> Result<Claim, ClaimError> {
@@ -457,8 +457,8 @@ fn mismatch(container: &str, claimed: u32, asked: u32) -> Result<Claim, ClaimErr
 }
 
 fn checked(request: &GpuRequest, claimed: &[(&str, &[(u32, u32)])]) -> Result<Claim, ClaimError> {
-    let claimed = claimed.iter().map(|(name, cards)| {
-        let shares = cards.iter().map(|(at, units)| (uuid(*at), CardShare::of(Units(*units))));
+    let claimed = claimed.iter().map(|(name, gpus)| {
+        let shares = gpus.iter().map(|(at, units)| (uuid(*at), GpuShare::of(Units(*units))));
         ((*name).to_owned(), shares.collect())
     });
     Claim::checked(request, &claimed.collect())
@@ -472,7 +472,7 @@ fn only_what_bind_would_write_is_a_claim() {
     ])
     .unwrap()
     .unwrap();
-    let bound = Claim::on_card(&request, &uuid(1));
+    let bound = Claim::on_gpu(&request, &uuid(1));
     assert_eq!(checked(&request, &[("load", &[(1, 4)]), ("serve", &[(1, 2)])]), Ok(bound));
     assert_eq!(checked(&request, &[]), mismatch("load", 0, 4));
     assert_eq!(
@@ -488,8 +488,8 @@ fn only_what_bind_would_write_is_a_claim() {
     );
     for two in [[(1, 2), (2, 2)], [(1, 4), (2, 0)]] {
         let container = "load".to_owned();
-        let cards = Err(ClaimError::Cards { container, claimed: 2, asked: 1 });
-        assert_eq!(checked(&request, &[("load", &two), ("serve", &[(1, 2)])]), cards);
+        let gpus = Err(ClaimError::Gpus { container, claimed: 2, asked: 1 });
+        assert_eq!(checked(&request, &[("load", &two), ("serve", &[(1, 2)])]), gpus);
     }
 }
 
@@ -502,24 +502,24 @@ fn an_app_that_takes_over_its_init_containers_units_is_charged_once() {
     ])
     .unwrap()
     .unwrap();
-    let mut ledger = ledger([card(0, 16)]);
+    let mut ledger = ledger([gpu(0, 16)]);
     ledger.reserve(&uid("a"), &request, &RULE).unwrap();
     assert_eq!(free(&ledger), [12]);
 }
 
 #[test]
 fn departed_pods_stay_charged_although_their_node_is_deleted_and_comes_back() {
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     bind(&mut ledger, "a", 13, Some(0));
     bind(&mut ledger, "b", 9, Some(0));
     assert!(ledger.depart(&uid("a")));
-    ledger.set_cards(Vec::new());
+    ledger.set_gpus(Vec::new());
     assert!(ledger.depart(&uid("b")));
     assert!(!ledger.is_empty());
-    ledger.set_cards(vec![card(0, 16), card(1, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), gpu(1, 16)]);
     assert_eq!(ledger.read().departed(), [uid("a"), uid("b")]);
     assert_eq!(free(&ledger), [0, 0]);
-    ledger.set_cards(vec![recorded(card(0, 16), "a", 13), card(1, 16)]);
+    ledger.set_gpus(vec![recorded(gpu(0, 16), "a", 13), gpu(1, 16)]);
     ledger.end_departure(&uid("b"));
     assert_eq!(free(&ledger), [3, 16]);
 }

@@ -1,24 +1,24 @@
 //! The ledger against a model of the world: an API server that alone decides what is bound, replies that get lost,
-//! extenders and device plugins that restart, kubelets that report late, cards that come and go, and users who write
+//! extenders and device plugins that restart, kubelets that report late, GPUs that come and go, and users who write
 //! what they like on their pods.
 //!
-//! What really is on a card: the pods that the kubelet has put there, and those bound or being bound that it has not
-//! admitted yet, on the card that Bind chose. Every second pod is a client of MPS.
+//! What really is on a GPU: the pods that the kubelet has put there, and those bound or being bound that it has not
+//! admitted yet, on the GPU that Bind chose. Every second pod is a client of MPS.
 
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Card, CardFilter, CardIsolation, CardOptions, CardUse, ChoiceRule, Claim, ContainerKind,
-    ContainerRequest, GpuRequest, Isolation, NodeLedger, Stage,
+    ChoiceRule, Claim, ContainerKind, ContainerRequest, Gpu, GpuFilter, GpuIsolation, GpuOptions,
+    GpuRequest, GpuUse, Isolation, NodeLedger, Stage,
 };
-use placement::units::{CardId, MiB, PodUid, Units};
+use placement::units::{GpuId, MiB, PodUid, Units};
 use proptest::prelude::*;
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
-const CARDS: u32 = 3;
+const GPUS: u32 = 3;
 const UNITS: u32 = 8;
 const PODS: u8 = 10;
-/// The most clients of MPS that a card serves.
+/// The most clients of MPS that a GPU serves.
 const CLIENTS: u16 = 3;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,11 +31,11 @@ enum Step {
     Refuse(u8),
     /// The watch shows the pod as the API server has it.
     Watch(u8),
-    /// A user writes a claim of this card, which the node may lack, or removes it. The watch shows it.
+    /// A user writes a claim of this GPU, which the node may lack, or removes it. The watch shows it.
     Edit(u8, Option<u32>),
-    /// A user writes a claim of this card for just as long as the kubelet needs to admit the pod there.
+    /// A user writes a claim of this GPU for just as long as the kubelet needs to admit the pod there.
     Divert(u8, u32),
-    /// The kubelet admits the pod on the card of its annotation, or fails it.
+    /// The kubelet admits the pod on the GPU of its annotation, or fails it.
     Admit(u8),
     /// The pod's status shows that the kubelet has admitted it.
     Status(u8),
@@ -43,13 +43,13 @@ enum Step {
     Overdue(u8),
     /// The kubelet's records of a pod's init container, which the device plugin alone remembers, are lost.
     Forget(u8),
-    /// The device plugin rewrites the claim to the card of the kubelet's records. The watch shows it.
+    /// The device plugin rewrites the claim to the GPU of the kubelet's records. The watch shows it.
     Correct(u8),
     /// The pod ends: its containers are gone, then its object, then the watch says so.
     End(u8),
     /// The device plugin's report reaches the extender.
     Report,
-    /// A card falls off the bus or is back; the next report says so.
+    /// A GPU falls off the bus or is back; the next report says so.
     Toggle(u32),
     /// The extender restarts: no write is under way, all memory is gone, everything is listed anew.
     Restart,
@@ -72,7 +72,7 @@ fn honest() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// As [`honest`], with pods of which a card has room for more than it serves.
+/// As [`honest`], with pods of which a GPU has room for more than it serves.
 fn honest_and_small() -> impl Strategy<Value = Step> {
     prop_oneof![1 => (0..PODS).prop_map(|pod| Step::Reserve(pod, 1)), 2 => honest()]
 }
@@ -81,11 +81,11 @@ fn hostile() -> impl Strategy<Value = Step> {
     let pod = 0..PODS;
     prop_oneof![
         8 => honest(),
-        3 => (pod.clone(), prop::option::of(0..=CARDS)).prop_map(|(p, c)| Step::Edit(p, c)),
-        2 => (pod.clone(), 0..CARDS).prop_map(|(p, c)| Step::Divert(p, c)),
+        3 => (pod.clone(), prop::option::of(0..=GPUS)).prop_map(|(p, c)| Step::Edit(p, c)),
+        2 => (pod.clone(), 0..GPUS).prop_map(|(p, c)| Step::Divert(p, c)),
         1 => pod.clone().prop_map(Step::Forget),
         1 => pod.prop_map(Step::Correct),
-        1 => (0..CARDS).prop_map(Step::Toggle),
+        1 => (0..GPUS).prop_map(Step::Toggle),
     ]
 }
 
@@ -106,7 +106,7 @@ struct Pod {
     reported: bool,
     /// Whether its status shows that it was admitted.
     status: bool,
-    /// Whether this extender has chosen its card, seen a claim of it, or seen its status.
+    /// Whether this extender has chosen its GPU, seen a claim of it, or seen its status.
     known: bool,
 }
 
@@ -114,14 +114,14 @@ struct Pod {
 struct World {
     ledger: NodeLedger,
     pods: BTreeMap<u8, Pod>,
-    lost: [bool; CARDS as usize],
+    lost: [bool; GPUS as usize],
     /// The node's annotation, which outlives the extender.
-    report: Vec<Card>,
+    report: Vec<Gpu>,
     uids: u32,
 }
 
-fn uuid(index: u32) -> CardId {
-    CardId::from(format!("GPU-{index}"))
+fn uuid(index: u32) -> GpuId {
+    GpuId::from(format!("GPU-{index}"))
 }
 
 /// Every second pod is a client of MPS, and every fourth has two processes.
@@ -133,10 +133,10 @@ fn request(pod: u8, units: u32) -> GpuRequest {
         kind: ContainerKind::App,
         position: 0,
         units: Units(units),
-        card_use: CardUse { processes, ..CardUse::default() },
+        gpu_use: GpuUse { processes, ..GpuUse::default() },
     };
-    let filter = CardFilter { isolation, ..CardFilter::default() };
-    let options = CardOptions { filter, ..CardOptions::default() };
+    let filter = GpuFilter { isolation, ..GpuFilter::default() };
+    let options = GpuOptions { filter, ..GpuOptions::default() };
     GpuRequest::with_options([container], options).unwrap().unwrap()
 }
 
@@ -146,13 +146,13 @@ fn is_client(pod: u8) -> bool {
 
 impl Pod {
     fn claim(&self) -> Option<Claim> {
-        self.claimed.map(|index| Claim::on_card(&self.request, &uuid(index)))
+        self.claimed.map(|index| Claim::on_gpu(&self.request, &uuid(index)))
     }
 
     /// Without a claim the kubelet admits it nowhere.
-    fn is_on(&self, card: u32) -> bool {
+    fn is_on(&self, gpu: u32) -> bool {
         let expected = (!self.bound || self.claimed.is_some()).then_some(self.chosen);
-        self.admitted.or(expected) == Some(card)
+        self.admitted.or(expected) == Some(gpu)
     }
 }
 
@@ -179,8 +179,8 @@ impl World {
             }
             Step::Watch(pod) => self.watch(pod),
             Step::Edit(pod, claimed) => self.edit(pod, |_| claimed),
-            Step::Divert(pod, card) => {
-                self.edit(pod, |_| Some(card));
+            Step::Divert(pod, gpu) => {
+                self.edit(pod, |_| Some(gpu));
                 self.admit(pod);
                 self.edit(pod, |pod| Some(pod.chosen));
             }
@@ -213,11 +213,11 @@ impl World {
                 }
             }
             Step::Report => {
-                self.report = self.cards();
+                self.report = self.gpus();
                 self.pods.values_mut().for_each(|pod| pod.reported = pod.admitted.is_some());
-                self.ledger.set_cards(self.report.clone());
+                self.ledger.set_gpus(self.report.clone());
             }
-            Step::Toggle(card) => self.lost[card as usize] ^= true,
+            Step::Toggle(gpu) => self.lost[gpu as usize] ^= true,
             Step::Restart => self.restart(),
         }
     }
@@ -230,7 +230,7 @@ impl World {
         let uid = PodUid::from(format!("uid-{}", self.uids));
         let request = request(pod, units);
         if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
-            let chosen = reservation.choice.cards[0].index;
+            let chosen = reservation.choice.gpus[0].index;
             let claimed = None;
             let admitted = None;
             let bound = false;
@@ -276,16 +276,16 @@ impl World {
         if !pod.bound || pod.admitted.is_some() {
             return;
         }
-        let room = |card: &u32| {
-            let there = self.pods.values().filter(|other| other.admitted == Some(*card));
+        let room = |gpu: &u32| {
+            let there = self.pods.values().filter(|other| other.admitted == Some(*gpu));
             let held: u32 = there.map(|other| other.request.peak().0).sum();
-            *card < CARDS && !self.lost[*card as usize] && held + pod.request.peak().0 <= UNITS
+            *gpu < GPUS && !self.lost[*gpu as usize] && held + pod.request.peak().0 <= UNITS
         };
         match pod.claimed.filter(room) {
             None => self.end(number),
-            Some(card) => {
+            Some(gpu) => {
                 if let Some(pod) = self.pods.get_mut(&number) {
-                    (pod.admitted, pod.recorded) = (Some(card), true);
+                    (pod.admitted, pod.recorded) = (Some(gpu), true);
                 }
             }
         }
@@ -301,20 +301,20 @@ impl World {
         self.pods.retain(|_, pod| pod.bound);
         self.pods.values_mut().for_each(|pod| pod.known = false);
         self.ledger = NodeLedger::default();
-        self.ledger.set_cards(self.report.clone());
+        self.ledger.set_gpus(self.report.clone());
         self.pods.keys().copied().collect::<Vec<_>>().into_iter().for_each(|pod| self.watch(pod));
     }
 
     /// What the device plugin reports.
-    fn cards(&self) -> Vec<Card> {
+    fn gpus(&self) -> Vec<Gpu> {
         let pods = |index| {
             let on = |pod: &&Pod| pod.recorded && pod.admitted == Some(index);
             let of = |pod: &Pod| (pod.uid.clone(), pod.request.peak());
             self.pods.values().filter(on).map(of).collect()
         };
-        let there = (0..CARDS).filter(|index| !self.lost[*index as usize]);
+        let there = (0..GPUS).filter(|index| !self.lost[*index as usize]);
         there
-            .map(|index| Card {
+            .map(|index| Gpu {
                 uuid: uuid(index),
                 index,
                 model: "".into(),
@@ -323,7 +323,7 @@ impl World {
                 numa_node: None,
                 healthy: true,
                 closed: None,
-                isolation: CardIsolation {
+                isolation: GpuIsolation {
                     strongest: Some(Isolation::Mps),
                     minimum: Isolation::None,
                     mps_clients: Some(CLIENTS),
@@ -335,43 +335,43 @@ impl World {
             .collect()
     }
 
-    /// What really is on a card.
-    fn carried(&self, card: u32) -> u32 {
-        self.carried_by(card, |_| true)
+    /// What really is on a GPU.
+    fn carried(&self, gpu: u32) -> u32 {
+        self.carried_by(gpu, |_| true)
     }
 
-    /// What is on a card of pods that the extender knows more of than their requests: the card, a claim or that they
+    /// What is on a GPU of pods that the extender knows more of than their requests: the GPU, a claim or that they
     /// run.
-    fn carried_by_known(&self, card: u32) -> u32 {
-        self.carried_by(card, |pod| pod.known)
+    fn carried_by_known(&self, gpu: u32) -> u32 {
+        self.carried_by(gpu, |pod| pod.known)
     }
 
-    fn carried_by(&self, card: u32, counts: impl Fn(&Pod) -> bool) -> u32 {
-        let on = self.pods.values().filter(|pod| pod.is_on(card) && counts(pod));
+    fn carried_by(&self, gpu: u32, counts: impl Fn(&Pod) -> bool) -> u32 {
+        let on = self.pods.values().filter(|pod| pod.is_on(gpu) && counts(pod));
         on.map(|pod| pod.request.peak().0).sum()
     }
 
-    /// The clients of MPS that really are on a card, and the number of other pods there.
-    fn sharers(&self, card: u32) -> (u16, usize) {
-        let on = || self.pods.iter().filter(|(_, pod)| pod.is_on(card));
+    /// The clients of MPS that really are on a GPU, and the number of other pods there.
+    fn sharers(&self, gpu: u32) -> (u16, usize) {
+        let on = || self.pods.iter().filter(|(_, pod)| pod.is_on(gpu));
         let (clients, others): (Vec<_>, Vec<_>) = on().partition(|(number, _)| is_client(**number));
         let clients = clients.iter().map(|(_, pod)| pod.request.largest().processes).sum();
         (clients, others.len())
     }
 
-    /// What the ledger counts for a pod: on cards, and on the node as a whole.
+    /// What the ledger counts for a pod: on GPUs, and on the node as a whole.
     fn counted(&self, uid: &PodUid) -> u32 {
-        let cards = self.ledger.read();
-        let charges = cards.accounts().iter().flat_map(|account| &account.charges);
-        let on_cards = charges.filter(|charge| charge.pod == *uid).map(|charge| charge.units.0);
-        let unplaced = cards.unplaced().iter().filter(|(pod, _)| pod == uid);
-        on_cards.chain(unplaced.map(|(_, units)| units.0)).sum()
+        let gpus = self.ledger.read();
+        let charges = gpus.accounts().iter().flat_map(|account| &account.charges);
+        let on_gpus = charges.filter(|charge| charge.pod == *uid).map(|charge| charge.units.0);
+        let unplaced = gpus.unplaced().iter().filter(|(pod, _)| pod == uid);
+        on_gpus.chain(unplaced.map(|(_, units)| units.0)).sum()
     }
 
-    /// What the ledger takes from each reported card.
+    /// What the ledger takes from each reported GPU.
     fn charged(&self) -> Vec<(u32, u32)> {
         let accounts = self.ledger.read().accounts().iter();
-        accounts.map(|account| (account.card.index, UNITS - account.card.free.0)).collect()
+        accounts.map(|account| (account.gpu.index, UNITS - account.gpu.free.0)).collect()
     }
 
     /// Everything under way arrives, and is reported.
@@ -396,13 +396,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_interleaving_overbooks_a_card(steps in steps(honest())) {
+    fn no_interleaving_overbooks_a_gpu(steps in steps(honest())) {
         let mut world = World::new();
         for step in steps {
             world.take(step);
-            for card in 0..CARDS {
-                let carried = world.carried(card);
-                prop_assert!(carried <= UNITS, "card {card} carries {carried} of {UNITS}");
+            for gpu in 0..GPUS {
+                let carried = world.carried(gpu);
+                prop_assert!(carried <= UNITS, "GPU {gpu} carries {carried} of {UNITS}");
             }
         }
     }
@@ -412,29 +412,29 @@ proptest! {
         let mut world = World::new();
         for step in steps {
             world.take(step);
-            for card in 0..CARDS {
-                let (clients, others) = world.sharers(card);
-                prop_assert!(clients <= CLIENTS, "{step:?}: {clients} clients on card {card}");
-                prop_assert!(clients == 0 || others == 0, "{step:?}: {others} beside {clients} on {card}");
+            for gpu in 0..GPUS {
+                let (clients, others) = world.sharers(gpu);
+                prop_assert!(clients <= CLIENTS, "{step:?}: {clients} clients on GPU {gpu}");
+                prop_assert!(clients == 0 || others == 0, "{step:?}: {others} beside {clients} on {gpu}");
             }
         }
     }
 
     #[test]
-    fn no_card_looks_emptier_than_it_is(steps in steps(hostile())) {
+    fn no_gpu_looks_emptier_than_it_is(steps in steps(hostile())) {
         let mut world = World::new();
         for step in steps {
             world.take(step);
-            for (card, charged) in world.charged() {
-                let carried = world.carried_by_known(card).min(UNITS);
-                prop_assert!(carried <= charged, "{step:?}: card {card} carries {carried}, charged {charged}");
+            for (gpu, charged) in world.charged() {
+                let carried = world.carried_by_known(gpu).min(UNITS);
+                prop_assert!(carried <= charged, "{step:?}: GPU {gpu} carries {carried}, charged {charged}");
             }
             // A pod without a claim is of the node as a whole, as in kube-scheduler: the device plugin lets no pod in
-            // on a full card. One that a report has shown on a card is of that card, also once the card is lost, until
-            // a report has the card again.
+            // on a full GPU. One that a report has shown on a GPU is of that GPU, also once the GPU is lost, until
+            // a report has the GPU again.
             let is_on_lost = |pod: &Pod| {
-                let is_there = |index| world.report.iter().any(|card| card.index == index);
-                pod.admitted.is_some_and(|card| world.lost[card as usize] || !is_there(card))
+                let is_there = |index| world.report.iter().any(|gpu| gpu.index == index);
+                pod.admitted.is_some_and(|gpu| world.lost[gpu as usize] || !is_there(gpu))
             };
             for pod in world.pods.values().filter(|pod| !pod.known && !is_on_lost(pod)) {
                 let counted = world.counted(&pod.uid);
@@ -449,8 +449,8 @@ proptest! {
         let mut world = World::new();
         steps.into_iter().for_each(|step| world.take(step));
         world.settle();
-        for (card, charged) in world.charged() {
-            prop_assert_eq!(charged, world.carried(card), "card {}", card);
+        for (gpu, charged) in world.charged() {
+            prop_assert_eq!(charged, world.carried(gpu), "GPU {}", gpu);
         }
         let stages: Vec<Stage> = world.ledger.stages().map(|(_, stage)| stage).collect();
         prop_assert!(stages.iter().all(|stage| *stage == Stage::Allocated), "{:?}", stages);

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod beyond_units;
-mod card_sharing;
 mod claim_model;
 mod demand;
 mod gpu;
+mod gpu_sharing;
 mod learning;
 mod ledger;
 mod load;

@@ -1,10 +1,10 @@
-//! Which pods of a cluster are moved so that one finds cards.
+//! Which pods of a cluster are moved so that one finds GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::gpu::{ChoiceRule, NodeCards};
+use placement::gpu::{ChoiceRule, NodeGpus};
 use placement::load::{
     Evaluation, MetricTable, NodeLoad, PodToPlace, Readings, ResolvedPolicy, Verdict,
 };
@@ -20,7 +20,7 @@ use placement::selector::{Labels, Requirement, Requirements};
 use placement::units::{MetricName, NodeName, PodUid, Ratio};
 use proptest::prelude::*;
 
-use crate::moves::{CARD, Layout, cpu, request};
+use crate::moves::{GPU, Layout, cpu, request};
 
 const POLICY: &str = "
 apiVersion: plimsoll.dev/v1alpha1
@@ -49,7 +49,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
 /// A node with what the API server has of it.
 struct Node {
     name: NodeName,
-    cards: Arc<NodeCards>,
+    gpus: Arc<NodeGpus>,
     load: NodeLoad,
     read: Option<ReadNode>,
 }
@@ -88,7 +88,7 @@ impl Ended {
 }
 
 impl World {
-    /// Nodes with 4 cores, and a pod that asks for two whole cards.
+    /// Nodes with 4 cores, and a pod that asks for two whole GPUs.
     fn new(layouts: &[Layout<'_>]) -> Self {
         let mut table = MetricTable::default();
         let policy = ResolvedPolicy::new(LoadPolicy::from_yaml(POLICY).unwrap(), &mut table);
@@ -113,15 +113,15 @@ impl World {
             };
             let capacity = PerResource { cpu: Some(CORES), memory: None };
             let load = NodeLoad { capacity, ..NodeLoad::default() };
-            let (name, cards) = (node.name, node.cards);
-            nodes.push(Node { name, cards, load, read: Some(read) });
+            let (name, gpus) = (node.name, node.gpus);
+            nodes.push(Node { name, gpus, load, read: Some(read) });
         }
-        let wanted = PodNeeds::new("wanted".into(), Some(request(CARD, 2)), cpu(1.0));
+        let wanted = PodNeeds::new("wanted".into(), Some(request(GPU, 2)), cpu(1.0));
         let (moved, left_out) = Default::default();
         Self { policy, table, nodes, priority: Some(0), moved, left_out, wanted }
     }
 
-    /// Two nodes of two cards, each with one pod: one move makes room.
+    /// Two nodes of two GPUs, each with one pod: one move makes room.
     fn of_two() -> Self {
         Self::new(&[Layout("a", &[&[10], &[]]), Layout("b", &[&[10], &[]])])
     }
@@ -143,8 +143,8 @@ impl World {
 
     fn run(&self) -> Ended {
         let mut nodes = Vec::new();
-        for Node { name, cards, load, .. } in &self.nodes {
-            nodes.push(KnownNode { name, cards, load, back_off: None });
+        for Node { name, gpus, load, .. } in &self.nodes {
+            nodes.push(KnownNode { name, gpus, load, back_off: None });
         }
         let cluster = Cluster {
             policy: &self.policy,
@@ -181,21 +181,21 @@ impl World {
 }
 
 #[test]
-fn where_no_node_has_two_whole_cards_one_move_makes_them() {
+fn where_no_node_has_two_whole_gpus_one_move_makes_them() {
     let mut world = World::of_two();
     let ended = world.run();
     assert_eq!(ended.moves().unwrap(), ["a-0-0 to b"]);
     let proposal = ended.proposal.unwrap();
     assert_eq!((proposal.node.as_str(), proposal.choice.indices()), ("a", vec![0, 1]));
     let it = &proposal.moves[0];
-    assert_eq!((it.units, &it.from, &it.to_cards), (10, &vec![0], &vec![1]));
+    assert_eq!((it.units, &it.from, &it.to_gpus), (10, &vec![0], &vec![1]));
     assert_eq!(it.controller.as_ref().unwrap().name, "ReplicaSet/a-0-0");
-    // One card is there already.
-    world.wanted.request = Some(request(CARD, 1));
+    // One GPU is there already.
+    world.wanted.request = Some(request(GPU, 1));
     assert_eq!(world.run().moves().unwrap(), [""; 0]);
     // No node has three.
     world.wanted.request = Some(request(1, 3));
-    world.assert_none(&[], "three cards");
+    world.assert_none(&[], "three GPUs");
 }
 
 #[test]
@@ -351,15 +351,15 @@ fn a_node_whose_pods_may_keep_a_pod_out_takes_none() {
     assert!(world.run().proposal.is_some());
 }
 
-fn cards() -> impl Strategy<Value = Vec<Vec<u32>>> {
-    prop::collection::vec(prop::collection::vec(1..=CARD / 2, 0..3), 1..4)
+fn gpus() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    prop::collection::vec(prop::collection::vec(1..=GPU / 2, 0..3), 1..4)
 }
 
-/// Of one node: cards, load in percent, whether it is open, free cores and whether pods of the namespace may go there.
+/// Of one node: GPUs, load in percent, whether it is open, free cores and whether pods of the namespace may go there.
 type Shape = (Vec<Vec<u32>>, u32, bool, u32, bool);
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
-    let node = (cards(), 0_u32..100, prop::bool::weighted(0.8), 0_u32..6, any::<bool>());
+    let node = (gpus(), 0_u32..100, prop::bool::weighted(0.8), 0_u32..6, any::<bool>());
     prop::collection::vec(node, 2..6)
 }
 
@@ -371,10 +371,10 @@ fn kinds() -> impl Strategy<Value = Vec<(u32, i32, i64, bool)>> {
 
 fn world(shapes: &[Shape], kinds: &[(u32, i32, i64, bool)]) -> World {
     let names = ["a", "b", "c", "d", "e", "f"];
-    let cards: Vec<Vec<&[u32]>> =
+    let gpus: Vec<Vec<&[u32]>> =
         shapes.iter().map(|shape| shape.0.iter().map(Vec::as_slice).collect()).collect();
     let layouts: Vec<Layout<'_>> =
-        cards.iter().zip(names).map(|(cards, name)| Layout(name, cards)).collect();
+        gpus.iter().zip(names).map(|(gpus, name)| Layout(name, gpus)).collect();
     let mut world = World::new(&layouts);
     for (at, (_, load, is_open, free, is_of_team)) in shapes.iter().enumerate() {
         world.set_load(at, f64::from(*load) / 100.0);
@@ -405,9 +405,9 @@ proptest! {
     /// A proposal moves no pod twice and none that may not go, keeps to budgets, and sends each pod to a node that was
     /// read, takes it, has room, and that Filter accepts for it.
     #[test]
-    fn each_move_of_a_proposal_is_allowed(shapes in shapes(), kinds in kinds(), cards in 1_u32..3) {
+    fn each_move_of_a_proposal_is_allowed(shapes in shapes(), kinds in kinds(), gpus in 1_u32..3) {
         let mut world = world(&shapes, &kinds);
-        world.wanted.request = Some(request(CARD, cards));
+        world.wanted.request = Some(request(GPU, gpus));
         let ended = world.run();
         let Some(proposal) = ended.proposal else { return Ok(()) };
         let read: BTreeSet<&str> = ended.reads.iter().map(String::as_str).collect();

@@ -1,28 +1,28 @@
-//! Pods on several cards, with cards for themselves, with parts of the compute, and with options.
+//! Pods on several GPUs, with GPUs for themselves, with parts of the compute, and with options.
 
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    BeyondUnits, Card, CardFilter, CardIsolation, CardOptions, CardShare, CardShares, CardUse,
-    ChoiceRule, Claim, ClaimError, ContainerKind, ContainerRequest, GpuRequest, NoFit, NodeLedger,
-    Rating, Strategy,
+    BeyondUnits, ChoiceRule, Claim, ClaimError, ContainerKind, ContainerRequest, Gpu, GpuFilter,
+    GpuIsolation, GpuOptions, GpuRequest, GpuShare, GpuShares, GpuUse, NoFit, NodeLedger, Rating,
+    Strategy,
 };
-use placement::units::{CardId, Cores, MiB, PodUid, Units};
+use placement::units::{Cores, GpuId, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
 
-fn uuid(index: u32) -> CardId {
-    CardId::from(format!("GPU-{index}"))
+fn uuid(index: u32) -> GpuId {
+    GpuId::from(format!("GPU-{index}"))
 }
 
 fn uid(name: &str) -> PodUid {
     PodUid::from(name)
 }
 
-fn card(index: u32, units: u32) -> Card {
-    Card {
+fn gpu(index: u32, units: u32) -> Gpu {
+    Gpu {
         uuid: uuid(index),
         index,
         model: if index.is_multiple_of(2) { "NVIDIA A10" } else { "Tesla T4" }.into(),
@@ -31,42 +31,42 @@ fn card(index: u32, units: u32) -> Card {
         numa_node: Some(index / 2),
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         outside_mps: Vec::new(),
         pods: BTreeMap::new(),
     }
 }
 
-fn ledger(cards: impl IntoIterator<Item = Card>) -> NodeLedger {
+fn ledger(gpus: impl IntoIterator<Item = Gpu>) -> NodeLedger {
     let mut ledger = NodeLedger::default();
-    ledger.set_cards(cards.into_iter().collect());
+    ledger.set_gpus(gpus.into_iter().collect());
     ledger
 }
 
-fn container(name: &str, position: usize, units: u32, card_use: CardUse) -> ContainerRequest {
+fn container(name: &str, position: usize, units: u32, gpu_use: GpuUse) -> ContainerRequest {
     let kind = ContainerKind::App;
-    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), card_use }
+    ContainerRequest { name: name.to_owned(), kind, position, units: Units(units), gpu_use }
 }
 
-/// The request of a pod whose namespace may take more of cards than units.
-fn request(units: u32, card_use: CardUse) -> GpuRequest {
-    let request = GpuRequest::new([container("main", 0, units, card_use)]).unwrap().unwrap();
+/// The request of a pod whose namespace may take more of GPUs than units.
+fn request(units: u32, gpu_use: GpuUse) -> GpuRequest {
+    let request = GpuRequest::new([container("main", 0, units, gpu_use)]).unwrap().unwrap();
     request.with_beyond_units(BeyondUnits::ALL)
 }
 
-fn on(cards: u32) -> CardUse {
-    CardUse { cards, ..CardUse::default() }
+fn on(gpus: u32) -> GpuUse {
+    GpuUse { gpus, ..GpuUse::default() }
 }
 
-fn exclusive(cards: u32) -> CardUse {
-    CardUse { cards, exclusive: true, ..CardUse::default() }
+fn exclusive(gpus: u32) -> GpuUse {
+    GpuUse { gpus, exclusive: true, ..GpuUse::default() }
 }
 
-fn with_cores(cores: u32) -> CardUse {
-    CardUse { cores: Cores(cores), ..CardUse::default() }
+fn with_cores(cores: u32) -> GpuUse {
+    GpuUse { cores: Cores(cores), ..GpuUse::default() }
 }
 
-/// The score of a node by how far its cards are filled.
+/// The score of a node by how far its GPUs are filled.
 fn points(ledger: &NodeLedger, pod: &str, request: &GpuRequest) -> u8 {
     match ledger.read().rate(&uid(pod), request, &RULE).unwrap() {
         Rating::Score(score) => score.get(),
@@ -78,66 +78,66 @@ fn points(ledger: &NodeLedger, pod: &str, request: &GpuRequest) -> u8 {
 fn reserve(ledger: &mut NodeLedger, pod: &str, request: &GpuRequest) -> Result<Vec<u32>, NoFit> {
     ledger.read().fit(&uid(pod), request, &RULE)?;
     let reservation = ledger.reserve(&uid(pod), request, &RULE).unwrap();
-    Ok(reservation.choice.cards.iter().map(|card| card.index).collect())
+    Ok(reservation.choice.gpus.iter().map(|gpu| gpu.index).collect())
 }
 
 fn free(ledger: &NodeLedger) -> Vec<(u32, u32)> {
     let accounts = ledger.read().accounts().iter();
-    accounts.map(|account| (account.card.free.0, account.card.free_cores.0)).collect()
+    accounts.map(|account| (account.gpu.free.0, account.gpu.free_cores.0)).collect()
 }
 
 #[test]
-fn equal_shares_go_to_the_cards_that_are_filled_best() {
-    let mut ledger = ledger([card(0, 16), card(2, 8), card(4, 4), card(6, 2)]);
+fn equal_shares_go_to_the_gpus_that_are_filled_best() {
+    let mut ledger = ledger([gpu(0, 16), gpu(2, 8), gpu(4, 4), gpu(6, 2)]);
     assert_eq!(reserve(&mut ledger, "a", &request(6, on(2))), Ok(vec![4, 2]));
     assert_eq!(free(&ledger), [(16, 100), (5, 100), (1, 100), (2, 100)]);
     assert_eq!(reserve(&mut ledger, "b", &request(18, on(3))), Err(NoFit::TooLarge));
-    assert_eq!(reserve(&mut ledger, "b", &request(12, on(2))), Err(NoFit::TooFewCards));
+    assert_eq!(reserve(&mut ledger, "b", &request(12, on(2))), Err(NoFit::TooFewGpus));
 }
 
 #[test]
-fn several_cards_are_of_one_numa_node_where_that_is_possible() {
-    // The best filled are cards 1 and 2, which are not on one NUMA node.
-    let mut ledger = ledger([card(0, 16), card(1, 8), card(2, 8), card(3, 16), card(4, 4)]);
+fn several_gpus_are_of_one_numa_node_where_that_is_possible() {
+    // The best filled are GPUs 1 and 2, which are not on one NUMA node.
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 8), gpu(2, 8), gpu(3, 16), gpu(4, 4)]);
     assert_eq!(reserve(&mut ledger, "a", &request(8, on(2))), Ok(vec![1, 0]));
     assert_eq!(reserve(&mut ledger, "b", &request(12, on(3))), Ok(vec![4, 1, 2]));
 }
 
 #[test]
-fn one_card_is_of_the_numa_node_with_the_least_room() {
-    // Cards 0 and 1 are on one NUMA node, and stay together.
-    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
+fn one_gpu_is_of_the_numa_node_with_the_least_room() {
+    // GPUs 0 and 1 are on one NUMA node, and stay together.
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16), gpu(2, 16)]);
     assert_eq!(reserve(&mut ledger, "a", &request(8, on(1))), Ok(vec![2]));
     ledger.release(&uid("a"));
     // Where neighbours are to be far apart, the other way round.
     assert_eq!(reserve(&mut ledger, "b", &spread(2, 1)), Ok(vec![0]));
 }
 
-fn one_unit_recorded(index: u32) -> Card {
-    Card { pods: [(uid("a"), Units(1))].into(), ..card(index, 16) }
+fn one_unit_recorded(index: u32) -> Gpu {
+    Gpu { pods: [(uid("a"), Units(1))].into(), ..gpu(index, 16) }
 }
 
 #[test]
-fn a_pod_that_wants_whole_cards_gets_idle_ones_and_is_charged_all_of_them() {
-    let mut ledger = ledger([card(0, 16), card(1, 16), card(2, 16)]);
+fn a_pod_that_wants_whole_gpus_gets_idle_ones_and_is_charged_all_of_them() {
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16), gpu(2, 16)]);
     assert_eq!(reserve(&mut ledger, "small", &request(1, on(1))), Ok(vec![2]));
     assert_eq!(reserve(&mut ledger, "a", &request(2, exclusive(2))), Ok(vec![0, 1]));
     assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     assert_eq!(reserve(&mut ledger, "b", &request(1, exclusive(1))), Err(NoFit::InUse));
     // The kubelet knows the units alone.
     ledger.bind(&uid("a"), &request(2, exclusive(2)), None);
-    ledger.set_cards(vec![one_unit_recorded(0), one_unit_recorded(1), card(2, 16)]);
+    ledger.set_gpus(vec![one_unit_recorded(0), one_unit_recorded(1), gpu(2, 16)]);
     assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
     // Its containers still stop.
     ledger.release(&uid("a"));
     assert_eq!(free(&ledger), [(0, 0), (0, 0), (15, 100)]);
-    ledger.set_cards(vec![card(0, 16), card(1, 16), card(2, 16)]);
+    ledger.set_gpus(vec![gpu(0, 16), gpu(1, 16), gpu(2, 16)]);
     assert_eq!(free(&ledger), [(16, 100), (16, 100), (15, 100)]);
 }
 
 #[test]
-fn a_cards_compute_is_handed_out_once() {
-    let mut ledger = ledger([card(0, 16)]);
+fn a_gpus_compute_is_handed_out_once() {
+    let mut ledger = ledger([gpu(0, 16)]);
     assert_eq!(reserve(&mut ledger, "a", &request(1, with_cores(60))), Ok(vec![0]));
     assert_eq!(reserve(&mut ledger, "b", &request(1, with_cores(50))), Err(NoFit::NoCores));
     assert_eq!(reserve(&mut ledger, "b", &request(1, with_cores(40))), Ok(vec![0]));
@@ -149,10 +149,10 @@ fn accepting(models: &str, uuids: &str) -> GpuRequest {
     let parse = |text: &str| if text.is_empty() { Ok(Default::default()) } else { text.parse() };
     let models = parse(models).unwrap();
     let uuids = parse(uuids).unwrap();
-    let options = CardOptions {
-        filter: CardFilter { models, uuids, ..CardFilter::default() },
+    let options = GpuOptions {
+        filter: GpuFilter { models, uuids, ..GpuFilter::default() },
         strategy: None,
-        ..CardOptions::default()
+        ..GpuOptions::default()
     };
     let asks = [container("main", 0, 4, on(1))];
     GpuRequest::with_options(asks, options).unwrap().unwrap()
@@ -160,10 +160,10 @@ fn accepting(models: &str, uuids: &str) -> GpuRequest {
 
 #[test]
 fn a_wish_for_a_model_or_a_uuid_is_kept() {
-    let ledger = ledger([card(0, 16), card(1, 16), card(2, 8)]);
+    let ledger = ledger([gpu(0, 16), gpu(1, 16), gpu(2, 8)]);
     let fit = |models, uuids| {
         let choice = ledger.read().fit(&uid("a"), &accepting(models, uuids), &RULE);
-        choice.map(|choice| choice.cards[0].index)
+        choice.map(|choice| choice.gpus[0].index)
     };
     assert_eq!(fit("", ""), Ok(2));
     assert_eq!(fit("tesla*", ""), Ok(1));
@@ -172,14 +172,14 @@ fn a_wish_for_a_model_or_a_uuid_is_kept() {
 }
 
 fn spread(units: u32, count: u32) -> GpuRequest {
-    let options = CardOptions { strategy: Some(Strategy::Spread), ..CardOptions::default() };
+    let options = GpuOptions { strategy: Some(Strategy::Spread), ..GpuOptions::default() };
     let asks = [container("main", 0, units, on(count))];
     GpuRequest::with_options(asks, options).unwrap().unwrap()
 }
 
 #[test]
 fn a_pod_is_spread_where_it_asks_for_that() {
-    let mut ledger = ledger([card(0, 8), card(2, 16), card(4, 16)]);
+    let mut ledger = ledger([gpu(0, 8), gpu(2, 16), gpu(4, 16)]);
     let scores = [("a", 4), ("b", 16)].map(|(pod, units)| points(&ledger, pod, &spread(units, 1)));
     assert_eq!(scores, [75, 0]);
     assert_eq!(reserve(&mut ledger, "a", &spread(4, 1)), Ok(vec![2]));
@@ -188,18 +188,18 @@ fn a_pod_is_spread_where_it_asks_for_that() {
 }
 
 #[test]
-fn a_claim_over_several_cards_is_read_back_as_bind_wrote_it() {
+fn a_claim_over_several_gpus_is_read_back_as_bind_wrote_it() {
     let asks = [container("main", 0, 6, on(2)), container("side", 1, 1, on(1))];
     let request = GpuRequest::new(asks).unwrap().unwrap();
-    let claim = Claim::on_cards(&request, &[uuid(3), uuid(1)]);
+    let claim = Claim::on_gpus(&request, &[uuid(3), uuid(1)]);
     assert_eq!(Claim::checked(&request, claim.containers()), Ok(claim.clone()));
-    let units: Vec<u32> = claim.cards().values().map(|share| share.units.0).collect();
+    let units: Vec<u32> = claim.gpus().values().map(|share| share.units.0).collect();
     assert_eq!(units, [3, 4]);
     let mut apart = claim.containers().clone();
-    apart.insert("side".to_owned(), [(uuid(2), CardShare::of(Units(1)))].into());
+    apart.insert("side".to_owned(), [(uuid(2), GpuShare::of(Units(1)))].into());
     assert_eq!(Claim::checked(&request, &apart), Err(ClaimError::Apart));
     let mut unequal = claim.containers().clone();
-    let shares = [(uuid(1), CardShare::of(Units(2))), (uuid(3), CardShare::of(Units(4)))];
+    let shares = [(uuid(1), GpuShare::of(Units(2))), (uuid(3), GpuShare::of(Units(4)))];
     unequal.insert("main".to_owned(), shares.into());
     assert_eq!(Claim::checked(&request, &unequal), Err(ClaimError::Unequal("main".to_owned())));
 }
@@ -208,27 +208,27 @@ fn a_claim_over_several_cards_is_read_back_as_bind_wrote_it() {
 fn a_wish_that_is_removed_after_bind_still_counts_by_the_claim() {
     let asked = request(2, exclusive(1));
     let edited = request(2, on(1));
-    let claim = Claim::on_card(&asked, &uuid(0));
+    let claim = Claim::on_gpu(&asked, &uuid(0));
     // As after a restart of the extender: the claim is all that it knows.
-    let mut ledger = ledger([card(0, 16), card(1, 16)]);
+    let mut ledger = ledger([gpu(0, 16), gpu(1, 16)]);
     let claim = Claim::checked(&edited, claim.containers()).unwrap();
     ledger.bind(&uid("a"), &edited, Some(&claim));
     assert_eq!(free(&ledger)[0], (0, 0));
-    let recorded = Card { pods: [(uid("a"), Units(2))].into(), ..card(0, 16) };
-    ledger.set_cards(vec![recorded, card(1, 16)]);
+    let recorded = Gpu { pods: [(uid("a"), Units(2))].into(), ..gpu(0, 16) };
+    ledger.set_gpus(vec![recorded, gpu(1, 16)]);
     assert_eq!(free(&ledger), [(0, 0), (16, 100)]);
 }
 
-fn card_shares(units: &[u32]) -> CardShares {
-    (0..).zip(units).map(|(at, n)| (uuid(at), CardShare::of(Units(*n)))).collect()
+fn gpu_shares(units: &[u32]) -> GpuShares {
+    (0..).zip(units).map(|(at, n)| (uuid(at), GpuShare::of(Units(*n)))).collect()
 }
 
-fn check_as_claimed(bound_use: CardUse, now: CardUse) {
+fn check_as_claimed(bound_use: GpuUse, now: GpuUse) {
     let limit = Some(Units(9));
-    let bound = request(4, CardUse { limit, ..bound_use });
-    let more = CardUse { cores: Cores(100), limit: Some(Units(90)), ..now };
-    let cards: Vec<CardId> = (0..2).map(uuid).take(bound.shares().len()).collect();
-    let claim = Claim::on_cards(&bound, &cards);
+    let bound = request(4, GpuUse { limit, ..bound_use });
+    let more = GpuUse { cores: Cores(100), limit: Some(Units(90)), ..now };
+    let gpus: Vec<GpuId> = (0..2).map(uuid).take(bound.shares().len()).collect();
+    let claim = Claim::on_gpus(&bound, &gpus);
     let limits = [("main".to_owned(), Units(9))].into();
     for now in [now, more].map(|now| request(4, now)) {
         assert_eq!(now.as_claimed(claim.containers(), &limits), Some(bound.clone()));
@@ -249,10 +249,10 @@ fn a_bound_pods_request_is_that_of_its_claim_whatever_its_annotations_say_by_now
     for (bound, now) in [(two_alone, on(1)), (exclusive(1), two), (on(1), exclusive(1)), (two, two)]
     {
         check_as_claimed(bound, now);
-        check_as_claimed(CardUse { cores: Cores(50), ..bound }, now);
+        check_as_claimed(GpuUse { cores: Cores(50), ..bound }, now);
     }
     // Nothing that Bind would have written.
-    for wrong in [card_shares(&[3]), card_shares(&[3, 1]), card_shares(&[])] {
+    for wrong in [gpu_shares(&[3]), gpu_shares(&[3, 1]), gpu_shares(&[])] {
         let claimed = [("main".to_owned(), wrong)].into();
         assert_eq!(request(4, on(1)).as_claimed(&claimed, &BTreeMap::new()), None);
     }
@@ -281,7 +281,7 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
     let pod = 0..8_u8;
     prop_oneof![
         6 => (pod.clone(), 1..=4_u32, 1..=3_u32, prop::bool::weighted(0.2), prop::sample::select(vec![0, 30, 60]))
-            .prop_map(|(pod, units, cards, exclusive, cores)| Step::Reserve(pod, units, cards, exclusive, cores)),
+            .prop_map(|(pod, units, gpus, exclusive, cores)| Step::Reserve(pod, units, gpus, exclusive, cores)),
         5 => pod.clone().prop_map(Step::Bind),
         4 => pod.clone().prop_map(Step::Admit),
         2 => pod.prop_map(Step::End),
@@ -294,22 +294,22 @@ fn step() -> impl proptest::strategy::Strategy<Value = Step> {
 struct World {
     ledger: NodeLedger,
     pods: BTreeMap<PodUid, Pod>,
-    report: Vec<Card>,
+    report: Vec<Gpu>,
     born: u32,
     names: BTreeMap<u8, PodUid>,
 }
 
-const CARDS: u32 = 4;
+const GPUS: u32 = 4;
 const UNITS: u32 = 6;
 
 impl World {
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Reserve(pod, units, cards, exclusive, cores) if !self.names.contains_key(pod) => {
+            Step::Reserve(pod, units, gpus, exclusive, cores) if !self.names.contains_key(pod) => {
                 let exclusive = *exclusive;
                 let cores = Cores(*cores);
-                let card_use = CardUse { cards: *cards, exclusive, cores, ..CardUse::default() };
-                let request = request(units * cards, card_use);
+                let gpu_use = GpuUse { gpus: *gpus, exclusive, cores, ..GpuUse::default() };
+                let request = request(units * gpus, gpu_use);
                 self.born += 1;
                 let uid = PodUid::from(format!("pod-{}", self.born));
                 if let Ok(reservation) = self.ledger.reserve(&uid, &request, &RULE) {
@@ -360,21 +360,21 @@ impl World {
         let pods = |index: u32| {
             let there = self.pods.iter().filter(|(_, pod)| pod.admitted);
             there.filter_map(move |(uid, pod)| {
-                Some((uid.clone(), pod.claim.cards().get(&uuid(index))?.units))
+                Some((uid.clone(), pod.claim.gpus().get(&uuid(index))?.units))
             })
         };
-        self.report = (0..CARDS)
-            .map(|index| Card { pods: pods(index).collect(), ..card(index, UNITS) })
+        self.report = (0..GPUS)
+            .map(|index| Gpu { pods: pods(index).collect(), ..gpu(index, UNITS) })
             .collect();
-        self.ledger.set_cards(self.report.clone());
+        self.ledger.set_gpus(self.report.clone());
     }
 
-    /// Units, percent of compute, pods, and whether one of them has the card for itself.
+    /// Units, percent of compute, pods, and whether one of them has the GPU for itself.
     fn carried(&self, index: u32) -> (u32, u32, usize, bool) {
-        let shares: Vec<CardShare> = self
+        let shares: Vec<GpuShare> = self
             .pods
             .values()
-            .filter_map(|pod| pod.claim.cards().get(&uuid(index)).copied())
+            .filter_map(|pod| pod.claim.gpus().get(&uuid(index)).copied())
             .collect();
         let units = shares.iter().map(|share| share.units.0).sum();
         let cores = shares.iter().map(|share| share.cores.0).sum();
@@ -386,16 +386,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_part_of_a_card_is_handed_out_twice(steps in prop::collection::vec(step(), 1..100)) {
-        let mut world = World { ledger: ledger((0..CARDS).map(|index| card(index, UNITS))), ..World::default() };
+    fn no_part_of_a_gpu_is_handed_out_twice(steps in prop::collection::vec(step(), 1..100)) {
+        let mut world = World { ledger: ledger((0..GPUS).map(|index| gpu(index, UNITS))), ..World::default() };
         world.report();
         for step in steps {
             world.take(&step);
-            for index in 0..CARDS {
+            for index in 0..GPUS {
                 let (units, cores, pods, exclusive) = world.carried(index);
-                prop_assert!(units <= UNITS && cores <= 100, "{step:?}: card {index}: {units} units, {cores} %");
-                prop_assert!(!exclusive || pods == 1, "{step:?}: card {index}: {pods} pods");
-                let free = &world.ledger.read().accounts()[index as usize].card;
+                prop_assert!(units <= UNITS && cores <= 100, "{step:?}: GPU {index}: {units} units, {cores} %");
+                prop_assert!(!exclusive || pods == 1, "{step:?}: GPU {index}: {pods} pods");
+                let free = &world.ledger.read().accounts()[index as usize].gpu;
                 prop_assert!(free.free.0 + units <= UNITS && free.free_cores.0 + cores <= 100, "{step:?}");
             }
         }

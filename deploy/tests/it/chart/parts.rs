@@ -13,8 +13,8 @@ use crate::workloads::assert_known;
 
 /// The exporter of GPU nodes with `exporter.gpuSignals`.
 const GPU_EXPORTER: &str = "node-exporter-plus-gpu";
-/// The mount that asks for every card.
-const ALL_CARDS: &str = "all-cards";
+/// The mount that asks for every GPU.
+const ALL_GPUS: &str = "all-cards";
 
 fn external() -> Manifests {
     manifests(&[])
@@ -117,7 +117,7 @@ fn values_mount_these_host_folders_and_no_other() {
                     let Some(path) = volume["hostPath"]["path"].as_str().filter(|_| is_new) else {
                         continue;
                     };
-                    if mount["name"] == ALL_CARDS {
+                    if mount["name"] == ALL_GPUS {
                         continue;
                     }
                     let mode = if mount["readOnly"] == true { "read" } else { "write" };
@@ -307,7 +307,7 @@ fn exporter_tls_names_every_mounted_secret_file_and_gives_the_key_to_exporters_a
 
 #[test]
 #[ignore = "make chart"]
-fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory() {
+fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_gpus_and_more_memory() {
     let shipped = external();
     let renamed = shipped.workload("node-exporter-plus").to_string().replace(
         "\"app.kubernetes.io/name\":\"node-exporter-plus\"",
@@ -325,18 +325,18 @@ fn the_exporter_of_gpu_nodes_is_the_shipped_one_with_the_cards_and_more_memory()
     let env = pod_of_it["containers"][0]["env"].as_array_mut().expect("variables");
     env.extend(driver);
     let mounts = pod_of_it["containers"][0]["volumeMounts"].as_array_mut().expect("mounts");
-    mounts.extend(items_named(&in_plugin["volumeMounts"], ALL_CARDS));
+    mounts.extend(items_named(&in_plugin["volumeMounts"], ALL_GPUS));
     let volumes = pod_of_it["volumes"].as_array_mut().expect("volumes");
-    volumes.extend(items_named(&plugin["volumes"], ALL_CARDS));
+    volumes.extend(items_named(&plugin["volumes"], ALL_GPUS));
     pod_of_it["containers"][0]["resources"]["limits"]["memory"] = "64Mi".into();
     assert_eq!(manifests(&["exporter.gpuSignals=true"]).workload(GPU_EXPORTER), wanted);
 }
 
-/// NVIDIA's container runtime reads a mount of /dev/null below this folder as a request for a card
+/// NVIDIA's container runtime reads a mount of /dev/null below this folder as a request for a GPU
 /// (`accept-nvidia-visible-devices-as-volume-mounts`), the last part being its UUID or `all`.
 #[test]
 #[ignore = "make chart"]
-fn cards_are_asked_for_by_a_mount_and_by_no_variable() {
+fn gpus_are_asked_for_by_a_mount_and_by_no_variable() {
     let manifests = manifests(&["exporter.gpuSignals=true"]);
     let mut count = 0;
     for name in ["gpushare-device-plugin", GPU_EXPORTER] {
@@ -346,13 +346,13 @@ fn cards_are_asked_for_by_a_mount_and_by_no_variable() {
             let variables = container["env"].as_array().expect("variables");
             assert!(variables.iter().all(|v| v["name"] != "NVIDIA_VISIBLE_DEVICES"), "{name}");
             let wanted = json!({
-                "name": ALL_CARDS, "mountPath": "/var/run/nvidia-container-devices/all", "readOnly": true
+                "name": ALL_GPUS, "mountPath": "/var/run/nvidia-container-devices/all", "readOnly": true
             });
-            assert_eq!(items_named(&container["volumeMounts"], ALL_CARDS), [wanted], "{name}");
+            assert_eq!(items_named(&container["volumeMounts"], ALL_GPUS), [wanted], "{name}");
             count += 1;
         }
         let source =
-            json!({"name": ALL_CARDS, "hostPath": {"path": "/dev/null", "type": "CharDevice"}});
+            json!({"name": ALL_GPUS, "hostPath": {"path": "/dev/null", "type": "CharDevice"}});
         assert!(pod["volumes"].as_array().expect("volumes").contains(&source), "{name}");
     }
     assert_eq!(count, 3);

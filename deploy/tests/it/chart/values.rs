@@ -254,7 +254,7 @@ fn asked(configuration: &Value) -> Value {
     extenders
 }
 
-/// Its scheduler gives these pods a card, as crane's policy has it do with pods of crane-scheduler.
+/// Its scheduler gives these pods a GPU, as crane's policy has it do with pods of crane-scheduler.
 #[test]
 #[ignore = "make chart"]
 fn gpu_pods_may_name_every_profile_of_the_second_scheduler() {

@@ -12,7 +12,7 @@ const MORE: &str = "\
 scheduling-policy demand [network and disk as demand](#network-and-disk-as-demand)
 scheduling-policy estimates [estimates](#estimates)
 scheduling-policy gpu.beyondUnits[] [beyond units](#beyond-units)
-scheduling-policy gpu.placement [which node and which card](gpu.md#how-a-gpu-is-chosen)
+scheduling-policy gpu.placement [which node and which GPU](gpu.md#how-a-gpu-is-chosen)
 scheduling-policy gpu.unmanagedMemory [memory that nobody manages](gpu.md#memory-that-nobody-manages)
 scheduling-policy limits.mode [limits](#limits-soft-or-hard)
 scheduling-policy metrics[].name [signals and windows](readings.md)

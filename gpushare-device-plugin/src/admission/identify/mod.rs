@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::refusal::Refusal;
 use super::refused::RefusedPods;
 use super::sources::{READ_BUDGET, Sources};
-use crate::cards::ids::Ids;
+use crate::gpus::ids::Ids;
 use crate::pods::PodRef;
 use crate::records::Records;
 use crate::records::pod_resources::ListedPod;
@@ -45,7 +45,7 @@ pub(crate) struct IdRequest {
     pub must_include: Ids,
 }
 
-/// The pod and container being admitted. `places_unclaimed`: whether a pod without a claim is put on a card.
+/// The pod and container being admitted. `places_unclaimed`: whether a pod without a claim is put on a GPU.
 ///
 /// While several pods are possible or reads fail, those pods are read again, with longer and longer pauses, and the
 /// kubelet's list with them, until one pod is left or [`READ_BUDGET`] is spent.

@@ -12,7 +12,7 @@
 //!   before that, so such a pod has no claim until its start is reported.
 //!
 //! So if the API server shows a claimed pod as waiting and not being deleted, it is the pod in admission. A pod that is
-//! being deleted is a candidate only if no such pod is listed: it needs no card any more.
+//! being deleted is a candidate only if no such pod is listed: it needs no GPU any more.
 //!
 //! Invariant: a pod is chosen only if no other listed pod may be the one in admission. Two exceptions end a wait in
 //! which the API server answers nothing: a pod that it showed before is chosen although others could not be read, and a
@@ -28,7 +28,7 @@ use placement::gpu::{ContainerKind, ContainerRequest};
 use super::IdRequest;
 use crate::admission::refusal::Refusal;
 use crate::admission::refused::RefusedPods;
-use crate::cards::ids::Ids;
+use crate::gpus::ids::Ids;
 use crate::pods::{PodRef, container_requests};
 use crate::records::pod_resources::ListedPod;
 use crate::records::{GrantedPod, Records};
@@ -66,7 +66,7 @@ pub(crate) struct Evidence<'e> {
     pub refused: &'e RefusedPods,
     /// The ids that the kubelet requests.
     pub id_request: &'e IdRequest,
-    /// Whether a pod without a claim is put on a card.
+    /// Whether a pod without a claim is put on a GPU.
     pub places_unclaimed: bool,
 }
 
@@ -101,8 +101,8 @@ enum Verdict {
         /// Its refusal, if that is the reason.
         refused: Option<Refusal>,
     },
-    /// It may be the pod, and has no claim that gives it a card.
-    NoCard(Fit),
+    /// It may be the pod, and has no claim that gives it a GPU.
+    NoGpu(Fit),
     /// It may be the pod, and is being deleted.
     Leaving(Fit),
     /// It may be the pod.
@@ -124,8 +124,8 @@ enum PodState {
     Unknown(String),
     /// Neither the watch nor the API server has it: a static pod, or one that was deleted by force.
     Gone,
-    /// It may be the pod, and has no claim that gives it a card.
-    NoCard(Fit),
+    /// It may be the pod, and has no claim that gives it a GPU.
+    NoGpu(Fit),
     /// It may be the pod, and is being deleted or gone.
     Leaving(Fit),
     /// It may be the pod. The error says why the API server did not show it.
@@ -145,7 +145,7 @@ struct Compared<'e> {
     stale: Vec<(&'e PodRef, String)>,
     unknown: Vec<(&'e PodRef, String)>,
     gone: Vec<&'e PodRef>,
-    no_card: Vec<Fit>,
+    no_gpu: Vec<Fit>,
     leaving: Vec<Fit>,
     waiting: Vec<(Fit, Option<String>)>,
     refused: Vec<Refusal>,
@@ -168,7 +168,7 @@ impl<'e> Compared<'e> {
                 }
                 PodState::Unknown(error) => all.unknown.push((pod, error)),
                 PodState::Gone => all.gone.push(pod),
-                PodState::NoCard(fit) => all.no_card.push(fit),
+                PodState::NoGpu(fit) => all.no_gpu.push(fit),
                 PodState::Leaving(fit) => all.leaving.push(fit),
                 PodState::Waiting(fit, error) => all.waiting.push((fit, error)),
             }
@@ -217,14 +217,14 @@ impl<'e> Compared<'e> {
         if !is_last {
             return read(unread.into_iter().chain([&pod]));
         }
-        let others = unread.len() + self.no_card.len() + self.leaving.len() + self.gone.len();
+        let others = unread.len() + self.no_gpu.len() + self.leaving.len() + self.gone.len();
         if others == 0 { Step::One(fit.facts, fit.ask) } else { unidentified(&pod, error) }
     }
 
     fn none_waits(self, size: usize, is_last: bool) -> Step {
-        let Self { not_by_watch, stale, unknown, gone, no_card, leaving, refused, .. } = self;
+        let Self { not_by_watch, stale, unknown, gone, no_gpu, leaving, refused, .. } = self;
         // A pod without a claim is refused, also if a later pod of its name is listed.
-        let stale = if no_card.is_empty() { stale } else { Vec::new() };
+        let stale = if no_gpu.is_empty() { stale } else { Vec::new() };
         let unread: Vec<_> = unknown.iter().chain(&stale).collect();
         if let Some((pod, error)) = unread.first() {
             return if is_last {
@@ -233,13 +233,13 @@ impl<'e> Compared<'e> {
                 read(unread.iter().map(|(pod, _)| *pod))
             };
         }
-        let one_at_most = no_card.is_empty() && gone.is_empty() && leaving.len() <= 1;
+        let one_at_most = no_gpu.is_empty() && gone.is_empty() && leaving.len() <= 1;
         if one_at_most && !not_by_watch.is_empty() {
             return read(not_by_watch);
         }
-        let without = no_card.iter().chain(&leaving).map(|fit| PodRef::of(&fit.facts));
+        let without = no_gpu.iter().chain(&leaving).map(|fit| PodRef::of(&fit.facts));
         let pods = without.chain(gone.iter().copied().cloned()).collect();
-        match (&no_card[..], &leaving[..], &gone[..]) {
+        match (&no_gpu[..], &leaving[..], &gone[..]) {
             ([], [], []) => Step::Refuse(not_found(size, refused)),
             ([fit], [], []) | ([], [fit], []) => Step::One(fit.facts.clone(), fit.ask.clone()),
             (_, [], []) => Step::Refuse(Refusal::NoneClaimed { size, pods }),
@@ -279,7 +279,7 @@ impl Evidence<'_> {
             (_, Some(Answer::Found(facts))) => match self.verdict(listed, facts) {
                 Verdict::Plain => PodState::Not { refused: None },
                 Verdict::Not { refused, .. } => PodState::Not { refused },
-                Verdict::NoCard(fit) => PodState::NoCard(fit),
+                Verdict::NoGpu(fit) => PodState::NoGpu(fit),
                 Verdict::Leaving(fit) => PodState::Leaving(fit),
                 Verdict::Waiting(fit) => PodState::Waiting(fit, None),
             },
@@ -287,7 +287,7 @@ impl Evidence<'_> {
             (None, Some(Answer::Gone)) => PodState::Gone,
             (None, Some(Answer::Failed(error))) => PodState::Unknown(error.clone()),
             (Some(Verdict::Plain), _) => PodState::Not { refused: None },
-            (Some(Verdict::NoCard(fit)), _) => PodState::NoCard(fit),
+            (Some(Verdict::NoGpu(fit)), _) => PodState::NoGpu(fit),
             (Some(Verdict::Not { lacks_ids: true, .. }), None) => PodState::Unread,
             (Some(Verdict::Not { lacks_ids: false, .. }), None) => PodState::NotByWatch,
             (Some(Verdict::Not { refused, .. }), Some(Answer::Gone)) => PodState::Not { refused },
@@ -319,12 +319,12 @@ impl Evidence<'_> {
             return Verdict::Not { lacks_ids, refused: Some(refusal) };
         }
         let fit = Fit { facts: facts.clone(), ask };
-        let gets_card = match facts.gpu_pod().map(|gpu| &gpu.claim) {
+        let gets_gpu = match facts.gpu_pod().map(|gpu| &gpu.claim) {
             Some(Ok(claim)) => claim.is_some() || self.places_unclaimed,
             Some(Err(_)) | None => false,
         };
-        if !gets_card {
-            Verdict::NoCard(fit)
+        if !gets_gpu {
+            Verdict::NoGpu(fit)
         } else if facts.deleting {
             Verdict::Leaving(fit)
         } else {

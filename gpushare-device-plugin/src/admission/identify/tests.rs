@@ -383,12 +383,12 @@ fn check(cases: &[Case]) {
     if is_late && !(all_readable && admitting.truth == Truth::Admitting) {
         return;
     }
-    let gets_card = outcome.result.as_ref().ok().filter(|facts| facts.claim().is_some());
-    if let Some(facts) = gets_card {
+    let gets_gpu = outcome.result.as_ref().ok().filter(|facts| facts.claim().is_some());
+    if let Some(facts) = gets_gpu {
         // A pod that is gone is never started: PreStartContainer compares UIDs.
         let is_gone = matches!(admitting.truth, Truth::AdmittingGone | Truth::AdmittingReplaced);
         let is_it = facts.uid.as_str() == admitting.name;
-        assert!(is_it || is_gone, "another pod's card: {cases:?}: {outcome:?}");
+        assert!(is_it || is_gone, "another pod's GPU: {cases:?}: {outcome:?}");
         assert!(is_it || facts.name == admitting.name || is_gone, "{cases:?}: {outcome:?}");
     }
     if is_late || !all_readable {
@@ -401,7 +401,7 @@ fn check(cases: &[Case]) {
         Truth::AdmittingDeleting if listed.iter().all(|case| case.is_no_candidate()) => {
             assert!(is_chosen, "{cases:?}: {outcome:?}");
         }
-        Truth::AdmittingUnclaimed => assert!(gets_card.is_none(), "{cases:?}: {outcome:?}"),
+        Truth::AdmittingUnclaimed => assert!(gets_gpu.is_none(), "{cases:?}: {outcome:?}"),
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Compares claims, the kubelet's checkpoint, this program's own records and the processes on the cards. Pure.
+//! Compares claims, the kubelet's checkpoint, this program's own records and the processes on the GPUs. Pure.
 
 mod processes;
 
@@ -9,19 +9,19 @@ use cluster::PodFacts;
 use placement::units::{MiB, PodUid};
 
 use super::{Finding, Findings, Kind};
-use crate::cards::ids::Ids;
-use crate::cards::{Card, Cards, units_of};
+use crate::gpus::ids::Ids;
+use crate::gpus::{Gpu, Gpus, units_of};
 use crate::pods::{NodePod, PodRef};
 use crate::processes::Snapshot;
-use crate::records::ClaimedCards;
-use crate::records::checkpoint::{Checkpoint, HeldIds, OtherPluginCard, pod_exists};
-use crate::report::is_on_other_card;
+use crate::records::ClaimedGpus;
+use crate::records::checkpoint::{Checkpoint, HeldIds, OtherPluginGpu, pod_exists};
+use crate::report::is_on_other_gpu;
 
 /// The inputs of one audit.
 pub(crate) struct Facts<'f> {
-    /// The node's cards.
-    pub cards: &'f Cards,
-    /// Card memory of one unit.
+    /// The node's GPUs.
+    pub gpus: &'f Gpus,
+    /// GPU memory of one unit.
     pub unit: MiB,
     /// The node's pods by UID.
     pub pods: &'f HashMap<PodUid, NodePod>,
@@ -30,8 +30,8 @@ pub(crate) struct Facts<'f> {
     /// Returns the ids that a pod holds by this program's records.
     pub held_by: &'f dyn Fn(&PodFacts) -> Ids,
     /// What pods hold by resource claims.
-    pub claimed: &'f BTreeMap<PodUid, ClaimedCards>,
-    /// The processes on the cards.
+    pub claimed: &'f BTreeMap<PodUid, ClaimedGpus>,
+    /// The processes on the GPUs.
     pub processes: &'f Snapshot,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn compare(facts: &Facts<'_>) -> Findings {
     let mut findings = Findings::default();
     if let Some(checkpoint) = facts.checkpoint {
         facts.compare_records(checkpoint, &mut findings);
-        facts.find_cards_of_two_plugins(checkpoint, &mut findings);
+        facts.find_gpus_of_two_plugins(checkpoint, &mut findings);
     }
     facts.compare_processes(&mut findings);
     findings
@@ -72,8 +72,8 @@ impl Facts<'_> {
             } else if !has_claim && !ids.is_empty() {
                 let note = "the pod holds GPU memory by the kubelet's record, and has no claim";
                 findings.add(Finding::of_pod(Kind::RecordWithoutClaim, facts), note.to_owned());
-            } else if is_on_other_card(facts, &units_of(&ids, self.cards)) {
-                let note = "the pod is on another card by the kubelet's record than by its claim";
+            } else if is_on_other_gpu(facts, &units_of(&ids, self.gpus)) {
+                let note = "the pod is on another GPU by the kubelet's record than by its claim";
                 findings.add(Finding::of_pod(Kind::ClaimElsewhere, facts), note.to_owned());
             }
             if !ids.is_subset(&(self.held_by)(facts)) {
@@ -84,49 +84,49 @@ impl Facts<'_> {
         }
     }
 
-    /// Finds cards that another device plugin offers, and cards that pods hold through its resource, or by resource
+    /// Finds GPUs that another device plugin offers, and GPUs that pods hold through its resource, or by resource
     /// claims, and through ours.
-    fn find_cards_of_two_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
-        findings.checks([Kind::CardHeldTwice, Kind::CardOfferedTwice]);
-        for Card { uuid, .. } in self.cards.iter() {
+    fn find_gpus_of_two_plugins(&self, checkpoint: &Checkpoint, findings: &mut Findings) {
+        findings.checks([Kind::GpuHeldTwice, Kind::GpuOfferedTwice]);
+        for Gpu { uuid, .. } in self.gpus.iter() {
             let offers = &checkpoint.other_plugin_offers;
-            if let Some((resource, _)) = offers.iter().find(|(_, cards)| cards.contains(uuid)) {
+            if let Some((resource, _)) = offers.iter().find(|(_, gpus)| gpus.contains(uuid)) {
                 let note = format!(
-                    "the resource {resource} offers card {uuid} as well: let one device plugin alone serve a node's \
-                     cards"
+                    "the resource {resource} offers GPU {uuid} as well: let one device plugin alone serve a node's \
+                     GPUs"
                 );
-                findings.add(Finding::of_card(Kind::CardOfferedTwice, uuid), note);
+                findings.add(Finding::of_gpu(Kind::GpuOfferedTwice, uuid), note);
             }
             let is_known =
-                |held: &&OtherPluginCard| self.knows_claims_of(&held.pod, &held.container);
-            let by_claims = self.claimed_cards().filter(is_known);
-            for whole in checkpoint.cards_held_elsewhere(|uid| self.facts(uid)).chain(by_claims) {
-                if whole.card != *uuid {
+                |held: &&OtherPluginGpu| self.knows_claims_of(&held.pod, &held.container);
+            let by_claims = self.claimed_gpus().filter(is_known);
+            for whole in checkpoint.gpus_held_elsewhere(|uid| self.facts(uid)).chain(by_claims) {
+                if whole.gpu != *uuid {
                     continue;
                 }
                 let shares = checkpoint.held.iter().find(|held| {
                     held.pod != whole.pod
                         && pod_exists(&held.pod, self.facts(&held.pod).as_deref())
-                        && units_of(&held.ids, self.cards).contains_key(uuid)
+                        && units_of(&held.ids, self.gpus).contains_key(uuid)
                 });
                 if let Some(share) = shares {
                     let note = format!(
-                        "pod {} holds card {uuid} through {}, and pod {} holds units of it: delete one of them",
+                        "pod {} holds GPU {uuid} through {}, and pod {} holds units of it: delete one of them",
                         self.name(&whole.pod),
                         whole.resource,
                         self.name(&share.pod)
                     );
-                    findings.add(Finding::of_card(Kind::CardHeldTwice, uuid), note);
+                    findings.add(Finding::of_gpu(Kind::GpuHeldTwice, uuid), note);
                 }
             }
         }
     }
 
-    fn claimed_cards(&self) -> impl Iterator<Item = &OtherPluginCard> {
-        self.claimed.values().flat_map(|claimed| &claimed.cards)
+    fn claimed_gpus(&self) -> impl Iterator<Item = &OtherPluginGpu> {
+        self.claimed.values().flat_map(|claimed| &claimed.gpus)
     }
 
-    /// Whether it is known which cards the container holds by resource claims.
+    /// Whether it is known which GPUs the container holds by resource claims.
     fn knows_claims_of(&self, pod: &PodUid, container: &str) -> bool {
         self.claimed.get(pod).is_some_and(|claimed| claimed.known.contains(container))
     }

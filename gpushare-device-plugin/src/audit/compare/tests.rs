@@ -1,27 +1,27 @@
 use std::collections::BTreeSet;
 
-use placement::gpu::CardUse;
+use placement::gpu::GpuUse;
 use placement::load::PodKind;
-use placement::units::{CardId, Units};
+use placement::units::{GpuId, Units};
 
 use super::*;
-use crate::fixtures::{A, B, cards, ids, simple};
+use crate::fixtures::{A, B, gpus, ids, simple};
 use crate::isolation::limit::{Limit, MpsLimit};
 use crate::pods::ContainerId;
 use crate::processes::group::PodGroup;
 use crate::processes::host::Membership;
-use crate::processes::{CardProcess, CardProcesses, Unknown};
+use crate::processes::{GpuProcess, GpuProcesses, Unknown};
 
 const GIB: u64 = 1 << 30;
 /// A UID of the form that pods have, unlike those of the fixtures.
 const GONE: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 
-/// A node with two cards of four units, each of 1 GiB, and one pod `p` with a container `main`.
+/// A node with two GPUs of four units, each of 1 GiB, and one pod `p` with a container `main`.
 struct AuditBench {
     pod: NodePod,
     checkpoint: Option<Checkpoint>,
     own: Ids,
-    claimed: BTreeMap<PodUid, ClaimedCards>,
+    claimed: BTreeMap<PodUid, ClaimedGpus>,
     processes: Snapshot,
 }
 
@@ -39,24 +39,24 @@ fn held(ids: Ids) -> Checkpoint {
     Checkpoint { held: vec![held], ..Checkpoint::default() }
 }
 
-fn whole(pod: &str, card: &str) -> OtherPluginCard {
-    OtherPluginCard {
+fn whole(pod: &str, gpu: &str) -> OtherPluginGpu {
+    OtherPluginGpu {
         pod: pod.into(),
         container: "main".to_owned(),
         resource: "nvidia.com/gpu".to_owned(),
-        card: card.into(),
+        gpu: gpu.into(),
     }
 }
 
-fn on(uuid: &str, processes: Result<Vec<CardProcess>, Unknown>) -> CardProcesses {
-    let card = nvml::Card { uuid: uuid.to_owned(), ..nvml::Card::default() };
-    CardProcesses { card, processes }
+fn on(uuid: &str, processes: Result<Vec<GpuProcess>, Unknown>) -> GpuProcesses {
+    let gpu = nvml::Gpu { uuid: uuid.to_owned(), ..nvml::Gpu::default() };
+    GpuProcesses { gpu, processes }
 }
 
-fn process(of: Membership, bytes: Option<u64>) -> CardProcess {
+fn process(of: Membership, bytes: Option<u64>) -> GpuProcess {
     let mps = Some(true);
     let process = nvml::Process { pid: 1, used_bytes: bytes, sm_percent: None, mps };
-    CardProcess { process, of }
+    GpuProcess { process, of }
 }
 
 fn in_pod(pod: &str) -> Membership {
@@ -64,7 +64,7 @@ fn in_pod(pod: &str) -> Membership {
 }
 
 impl AuditBench {
-    /// The pod holds two units of card A, as it claims.
+    /// The pod holds two units of GPU A, as it claims.
     fn new() -> Self {
         let own = ids(["aaaaaaaa-0", "aaaaaaaa-1"]);
         Self {
@@ -81,7 +81,7 @@ impl AuditBench {
 
     fn findings(&self) -> Findings {
         compare(&Facts {
-            cards: &cards(&[(A, 4), (B, 4)]),
+            gpus: &gpus(&[(A, 4), (B, 4)]),
             unit: MiB(1024),
             pods: &[(self.pod.facts.uid.clone(), self.pod.clone())].into(),
             checkpoint: self.checkpoint.as_ref(),
@@ -95,24 +95,24 @@ impl AuditBench {
         self.findings().found.into_keys().map(|finding| finding.kind).collect()
     }
 
-    /// The findings while this pod holds this card through another plugin's resource.
-    fn kinds_with_whole(&mut self, pod: &str, card: &str) -> Vec<Kind> {
-        self.checkpoint.as_mut().unwrap().other_plugin_cards = vec![whole(pod, card)];
+    /// The findings while this pod holds this GPU through another plugin's resource.
+    fn kinds_with_whole(&mut self, pod: &str, gpu: &str) -> Vec<Kind> {
+        self.checkpoint.as_mut().unwrap().other_plugin_gpus = vec![whole(pod, gpu)];
         self.kinds()
     }
 
-    /// The findings while processes of the pod use 1 GiB of card A, and others these bytes.
+    /// The findings while processes of the pod use 1 GiB of GPU A, and others these bytes.
     fn kinds_with_use(&mut self, bytes: Option<u64>) -> Vec<Kind> {
         let processes = vec![process(in_pod("p"), Some(GIB)), process(in_pod("p"), bytes)];
         self.processes = vec![on(A, Ok(processes))];
         self.kinds()
     }
 
-    /// The findings where the pod uses 3 GiB of a card of which it holds two units in this way.
-    fn kinds_with_card_use(card_use: CardUse) -> Vec<Kind> {
+    /// The findings where the pod uses 3 GiB of a GPU of which it holds two units in this way.
+    fn kinds_with_gpu_use(gpu_use: GpuUse) -> Vec<Kind> {
         let mut bench = Self::new();
         bench.processes = vec![on(A, Ok(vec![process(in_pod("p"), Some(3 * GIB))]))];
-        bench.edit(|facts| *facts = crate::fixtures::with_use("p", A, 2, card_use));
+        bench.edit(|facts| *facts = crate::fixtures::with_use("p", A, 2, gpu_use));
         bench.edit(|facts| facts.admitted = true);
         bench.kinds()
     }
@@ -158,7 +158,7 @@ fn a_claim_and_a_record_each_without_the_other_are_found() {
 }
 
 #[test]
-fn a_pod_on_another_card_and_a_record_that_is_not_known_are_found() {
+fn a_pod_on_another_gpu_and_a_record_that_is_not_known_are_found() {
     let mut bench = AuditBench::new();
     let elsewhere = ids(["bbbbbbbb-0", "bbbbbbbb-1"]);
     bench.checkpoint = Some(held(elsewhere.clone()));
@@ -169,38 +169,38 @@ fn a_pod_on_another_card_and_a_record_that_is_not_known_are_found() {
 }
 
 #[test]
-fn a_card_that_pods_hold_through_two_resources_is_found() {
+fn a_gpu_that_pods_hold_through_two_resources_is_found() {
     let mut bench = AuditBench::new();
     let static_pod = "04dbdd5b3b5b2a3a8c3fd1f3ad5f4a4e";
-    assert_eq!(bench.kinds_with_whole(static_pod, A), [Kind::CardHeldTwice]);
+    assert_eq!(bench.kinds_with_whole(static_pod, A), [Kind::GpuHeldTwice]);
     let (_, note) = bench.findings().found.pop_first().unwrap();
     assert_eq!(
         note,
         format!(
-            "pod with UID {static_pod} holds card {A} through nvidia.com/gpu, and pod default/p holds units of \
+            "pod with UID {static_pod} holds GPU {A} through nvidia.com/gpu, and pod default/p holds units of \
              it: delete one of them"
         )
     );
-    assert_eq!(bench.kinds_with_whole(static_pod, B), [], "a card without units in use");
+    assert_eq!(bench.kinds_with_whole(static_pod, B), [], "a GPU without units in use");
     assert_eq!(bench.kinds_with_whole("p", A), [], "the pod itself");
     assert_eq!(bench.kinds_with_whole(GONE, A), [], "the kubelet has not dropped it yet");
 }
 
 #[test]
-fn a_card_that_another_resource_offers_is_found() {
+fn a_gpu_that_another_resource_offers_is_found() {
     let mut bench = AuditBench::new();
-    let offered = [CardId::from(B), CardId::from("GPU-other")];
+    let offered = [GpuId::from(B), GpuId::from("GPU-other")];
     bench.checkpoint.as_mut().unwrap().other_plugin_offers =
         [("nvidia.com/gpu".to_owned(), offered.into())].into();
     let findings = bench.findings().found;
     let (finding, note) = findings.first_key_value().unwrap();
-    assert_eq!(finding.to_string(), format!("card_offered_twice, card {B}"));
-    assert!(note.starts_with("the resource nvidia.com/gpu offers card"), "{note}");
+    assert_eq!(finding.to_string(), format!("card_offered_twice, GPU {B}"));
+    assert!(note.starts_with("the resource nvidia.com/gpu offers GPU"), "{note}");
     assert_eq!(findings.len(), 1);
 }
 
 #[test]
-fn a_process_on_a_card_that_its_container_was_not_given_is_found() {
+fn a_process_on_a_gpu_that_its_container_was_not_given_is_found() {
     let mut bench = AuditBench::new();
     bench.processes[1] = on(B, Ok(vec![process(in_pod("p"), None)]));
     let findings = bench.findings().found;
@@ -208,15 +208,15 @@ fn a_process_on_a_card_that_its_container_was_not_given_is_found() {
     assert_eq!((findings.len(), finding.kind), (1, Kind::ProcessElsewhere));
     assert_eq!(
         finding.to_string(),
-        format!("process_elsewhere, pod default/p, container main, card {B}")
+        format!("process_elsewhere, pod default/p, container main, GPU {B}")
     );
-    assert_eq!(note, &format!("container main runs on card {B}, which it was not given"));
-    bench.checkpoint.as_mut().unwrap().other_plugin_cards = vec![whole("p", B)];
-    assert_eq!(bench.kinds(), [], "it has the card by another resource");
+    assert_eq!(note, &format!("container main runs on GPU {B}, which it was not given"));
+    bench.checkpoint.as_mut().unwrap().other_plugin_gpus = vec![whole("p", B)];
+    assert_eq!(bench.kinds(), [], "it has the GPU by another resource");
 }
 
 #[test]
-fn a_container_without_a_card_is_found_unless_it_may_have_none() {
+fn a_container_without_a_gpu_is_found_unless_it_may_have_none() {
     let mut bench = AuditBench::new();
     bench.checkpoint = Some(Checkpoint::default());
     bench.edit(|facts| facts.gpu = Ok(None));
@@ -230,29 +230,28 @@ fn a_container_without_a_card_is_found_unless_it_may_have_none() {
 }
 
 #[test]
-fn a_container_is_found_on_a_card_that_is_none_of_its_claims() {
+fn a_container_is_found_on_a_gpu_that_is_none_of_its_claims() {
     let mut bench = AuditBench::new();
     bench.checkpoint = Some(Checkpoint::default());
     bench.edit(|facts| facts.gpu = Ok(None));
     bench.own = Ids::default();
     bench.pod.has_resource_claims = true;
-    for (card, known, expected) in
+    for (gpu, known, expected) in
         [(A, "main", &[][..]), (B, "main", &[Kind::ProcessElsewhere]), (A, "other", &[])]
     {
-        let claimed =
-            ClaimedCards { cards: vec![whole("p", card)], known: [known.to_owned()].into() };
+        let claimed = ClaimedGpus { gpus: vec![whole("p", gpu)], known: [known.to_owned()].into() };
         bench.claimed = [("p".into(), claimed)].into();
-        assert_eq!(bench.kinds(), expected, "{card} {known}");
+        assert_eq!(bench.kinds(), expected, "{gpu} {known}");
     }
-    bench.claimed = [("p".into(), ClaimedCards::default())].into();
+    bench.claimed = [("p".into(), ClaimedGpus::default())].into();
     assert_eq!(bench.kinds(), [], "an init container's");
 }
 
 #[test]
-fn a_card_that_is_held_by_a_resource_claim_and_by_units_is_found_where_it_is_known() {
+fn a_gpu_that_is_held_by_a_resource_claim_and_by_units_is_found_where_it_is_known() {
     let mut bench = AuditBench::new();
-    for (known, expected) in [("main", &[Kind::CardHeldTwice][..]), ("other", &[])] {
-        let claimed = ClaimedCards { cards: vec![whole("q", A)], known: [known.to_owned()].into() };
+    for (known, expected) in [("main", &[Kind::GpuHeldTwice][..]), ("other", &[])] {
+        let claimed = ClaimedGpus { gpus: vec![whole("q", A)], known: [known.to_owned()].into() };
         bench.claimed = [("q".into(), claimed)].into();
         assert_eq!(bench.kinds(), expected, "{known}");
     }
@@ -277,7 +276,7 @@ fn a_process_that_left_mps_is_found_in_containers_that_mps_limits() {
         (None, Some(1), "main", false),
     ] {
         let mut bench = AuditBench::new();
-        let limit = Limit::Mps(MpsLimit { cards: 1, limit: MiB(2), threads: 100 });
+        let limit = Limit::Mps(MpsLimit { gpus: 1, limit: MiB(2), threads: 100 });
         let limits = [(("p".into(), by_mps.to_owned()), limit)].into();
         bench.checkpoint.as_mut().unwrap().container_limits = limits;
         let mut process = process(in_pod("p"), bytes);
@@ -292,15 +291,15 @@ fn a_process_that_left_mps_is_found_in_containers_that_mps_limits() {
 }
 
 #[test]
-fn a_container_may_use_what_it_may_grow_to_and_all_of_a_card_of_its_own() {
-    let plain = CardUse::default();
-    for (card_use, expected) in [
+fn a_container_may_use_what_it_may_grow_to_and_all_of_a_gpu_of_its_own() {
+    let plain = GpuUse::default();
+    for (gpu_use, expected) in [
         (plain, &[Kind::MemoryOverShare][..]),
-        (CardUse { limit: Some(Units(2)), ..plain }, &[Kind::MemoryOverShare]),
-        (CardUse { limit: Some(Units(3)), ..plain }, &[]),
-        (CardUse { exclusive: true, ..plain }, &[]),
+        (GpuUse { limit: Some(Units(2)), ..plain }, &[Kind::MemoryOverShare]),
+        (GpuUse { limit: Some(Units(3)), ..plain }, &[]),
+        (GpuUse { exclusive: true, ..plain }, &[]),
     ] {
-        assert_eq!(AuditBench::kinds_with_card_use(card_use), expected, "{card_use:?}");
+        assert_eq!(AuditBench::kinds_with_gpu_use(gpu_use), expected, "{gpu_use:?}");
     }
 }
 
@@ -316,7 +315,7 @@ fn processes_of_no_pod_and_of_gone_pods_are_found_and_those_of_static_pods_are_n
         on(B, Ok(vec![outside.clone(), outside])),
     ];
     let expected = [Kind::UnmanagedProcess, Kind::UnmanagedProcess, Kind::ProcessOfGonePod];
-    assert_eq!(bench.kinds(), expected, "one a card");
+    assert_eq!(bench.kinds(), expected, "one a GPU");
 }
 
 #[test]

@@ -10,10 +10,10 @@ use futures::future::BoxFuture;
 use gpushare_device_plugin::admission::Admission;
 use gpushare_device_plugin::admission::sources::Sources;
 use gpushare_device_plugin::admission::unclaimed::UnclaimedAction;
-use gpushare_device_plugin::cards::Cards;
-use gpushare_device_plugin::cards::inventory::Inventory;
-use gpushare_device_plugin::cards::sizing::Sizing;
 use gpushare_device_plugin::container::{Mode, Responder};
+use gpushare_device_plugin::gpus::Gpus;
+use gpushare_device_plugin::gpus::inventory::Inventory;
+use gpushare_device_plugin::gpus::sizing::Sizing;
 use gpushare_device_plugin::isolation::support::{IsolationSupport, Missing};
 use gpushare_device_plugin::isolation::{MinIsolation, NodeIsolation, Policy, UnavailableAction};
 use gpushare_device_plugin::lingering::Lingering;
@@ -76,17 +76,17 @@ pub struct AdmissionRig {
     api: Arc<Api>,
     cache: Arc<PodCache>,
     _dir: tempfile::TempDir,
-    _cards: watch::Sender<Arc<Cards>>,
+    _gpus: watch::Sender<Arc<Gpus>>,
 }
 
 impl AdmissionRig {
-    pub fn new(cards: &[(&str, u64)]) -> Self {
+    pub fn new(gpus: &[(&str, u64)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let kubelet = DeviceManager::start(dir.path(), RESOURCE).unwrap();
         let api = Arc::new(Api::default());
         let cache = Arc::default();
         let metrics = Metrics::default();
-        let (_cards, receiver) = watch::channel(Arc::new(inventory(cards)));
+        let (_gpus, receiver) = watch::channel(Arc::new(inventory(gpus)));
         let records = Arc::default();
         let lingering = Lingering {
             pods: Arc::clone(&cache),
@@ -96,7 +96,7 @@ impl AdmissionRig {
             metrics: metrics.clone(),
         };
         let sources = Sources {
-            cards: receiver,
+            gpus: receiver,
             closed: watch::channel(Arc::default()).1,
             pods: Arc::clone(&cache),
             api: api.clone(),
@@ -126,12 +126,12 @@ impl AdmissionRig {
         };
         let admission =
             Admission::new(sources, responder, UnclaimedAction::Refuse, metrics.clone());
-        Self { kubelet, admission, metrics, api, cache, _dir: dir, _cards }
+        Self { kubelet, admission, metrics, api, cache, _dir: dir, _gpus }
     }
 
-    /// A pod that is bound with a claim on `card`, and listed by the kubelet.
-    pub fn let_in(&self, pod: sim::PodBuilder, card: &str) -> PodRef {
-        self.add(claimed(Value::from(pod.on(NODE)), card))
+    /// A pod that is bound with a claim on `gpu`, and listed by the kubelet.
+    pub fn let_in(&self, pod: sim::PodBuilder, gpu: &str) -> PodRef {
+        self.add(claimed(Value::from(pod.on(NODE)), gpu))
     }
 
     /// A pod that is bound without a claim, and listed by the kubelet.
@@ -209,17 +209,17 @@ impl AdmissionRig {
     }
 }
 
-fn inventory(cards: &[(&str, u64)]) -> Cards {
+fn inventory(gpus: &[(&str, u64)]) -> Gpus {
     let mut enumerated = Vec::new();
-    for (index, (uuid, units)) in (0..).zip(cards) {
-        enumerated.push(nvml::Card {
+    for (index, (uuid, units)) in (0..).zip(gpus) {
+        enumerated.push(nvml::Gpu {
             uuid: (*uuid).to_owned(),
             index,
             memory_mib: Some(units * 1024),
-            ..nvml::Card::default()
+            ..nvml::Gpu::default()
         });
     }
     let mut inventory = Inventory::new(Sizing::of_unit(MiB(1024)));
     inventory.set_enumerated(enumerated, Instant::now());
-    inventory.cards()
+    inventory.gpus()
 }

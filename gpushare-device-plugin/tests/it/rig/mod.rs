@@ -1,4 +1,4 @@
-//! A node in a test: the API stand-in, the kubelet stand-in, cards by the NVML stand-in, and the whole
+//! A node in a test: the API stand-in, the kubelet stand-in, GPUs by the NVML stand-in, and the whole
 //! plugin.
 
 pub mod admission;
@@ -27,7 +27,7 @@ pub const A: &str = "GPU-aaaaaaaa-1111-2222-3333-444444444444";
 pub const B: &str = "GPU-bbbbbbbb-1111-2222-3333-444444444444";
 pub const C: &str = "GPU-cccccccc-1111-2222-3333-444444444444";
 pub const NODE: &str = "node-1";
-/// The device nodes of all cards that CUDA needs.
+/// The device nodes of all GPUs that CUDA needs.
 pub const CUDA_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/nvidia-uvm"];
 
 /// Waits until this holds.
@@ -53,23 +53,23 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A node with these cards (UUID, units), its plugin registered.
-    pub async fn new(cards: &[(&str, u64)]) -> Self {
-        let rig = Self::unregistered(cards).await;
+    /// A node with these GPUs (UUID, units), its plugin registered.
+    pub async fn new(gpus: &[(&str, u64)]) -> Self {
+        let rig = Self::unregistered(gpus).await;
         rig.kubelet.registered(1).await;
         rig.kubelet.devices("devices", |devices| !devices.is_empty()).await;
         rig
     }
 
     /// As [`Rig::new`], without waiting for the registration.
-    pub async fn unregistered(cards: &[(&str, u64)]) -> Self {
-        let mut rig = Self::without_plugin(cards).await;
+    pub async fn unregistered(gpus: &[(&str, u64)]) -> Self {
+        let mut rig = Self::without_plugin(gpus).await;
         rig.begin_plugin();
         rig
     }
 
     /// The node and its kubelet alone.
-    pub async fn without_plugin(cards: &[(&str, u64)]) -> Self {
+    pub async fn without_plugin(gpus: &[(&str, u64)]) -> Self {
         let sim = Sim::start().await.unwrap();
         sim.put(sim::node(NODE).address("127.0.0.1"));
         let dir = tempfile::tempdir().unwrap();
@@ -86,23 +86,23 @@ impl Rig {
             plugin: tokio::spawn(async { Ok(()) }),
         };
         let mut scripted = Vec::new();
-        for (uuid, units) in cards {
+        for (uuid, units) in gpus {
             scripted.push(json!({"uuid": uuid, "memoryMiB": units * 1024}));
         }
         rig.script(&scripted);
         rig
     }
 
-    /// Replaces the cards that the NVML stand-in shows.
-    pub fn script(&self, cards: &[Value]) {
-        self.write_script(&json!({ "cards": cards }));
+    /// Replaces the GPUs that the NVML stand-in shows.
+    pub fn script(&self, gpus: &[Value]) {
+        self.write_script(&json!({ "cards": gpus }));
     }
 
-    /// Replaces the cards, all with 4 GiB, under this version of the driver.
+    /// Replaces the GPUs, all with 4 GiB, under this version of the driver.
     pub fn script_driver(&self, driver: &str, uuids: &[&str]) {
-        let cards: Vec<Value> =
+        let gpus: Vec<Value> =
             uuids.iter().map(|uuid| json!({"uuid": uuid, "memoryMiB": 4096})).collect();
-        self.write_script(&json!({ "driver": driver, "cards": cards }));
+        self.write_script(&json!({ "driver": driver, "cards": gpus }));
     }
 
     /// Replaces all that the NVML stand-in shows.
@@ -224,16 +224,16 @@ impl Rig {
         found.await.unwrap()
     }
 
-    /// Writes NVIDIA's CDI specification with a device for each of these cards.
-    pub fn nvidia_cards(&self, cards: &[&str]) {
-        self.nvidia_cards_with(cards, &CUDA_NODES);
+    /// Writes NVIDIA's CDI specification with a device for each of these GPUs.
+    pub fn nvidia_gpus(&self, gpus: &[&str]) {
+        self.nvidia_gpus_with(gpus, &CUDA_NODES);
     }
 
-    /// Writes NVIDIA's CDI specification with a device for each of these cards, and these nodes for all of them.
-    pub fn nvidia_cards_with(&self, cards: &[&str], of_all: &[&str]) {
+    /// Writes NVIDIA's CDI specification with a device for each of these GPUs, and these nodes for all of them.
+    pub fn nvidia_gpus_with(&self, gpus: &[&str], of_all: &[&str]) {
         let nodes = json!({"deviceNodes": [{"path": "/dev/nvidia0"}]});
         let devices: Vec<Value> =
-            cards.iter().map(|uuid| json!({"name": uuid, "containerEdits": nodes})).collect();
+            gpus.iter().map(|uuid| json!({"name": uuid, "containerEdits": nodes})).collect();
         let of_all: Vec<Value> = of_all.iter().map(|path| json!({"path": path})).collect();
         self.nvidia_spec(&json!({
             "cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices,
@@ -286,7 +286,7 @@ impl Rig {
         });
     }
 
-    /// What a boot of the node takes away: the cards of earlier processes.
+    /// What a boot of the node takes away: the GPUs of earlier processes.
     pub fn boot(&self) {
         fs::remove_file(self.dir.path().join("run/plimsoll-gpu/cards.json")).unwrap();
     }
@@ -349,8 +349,8 @@ impl Rig {
     }
 
     /// Binds a pod as the extender does: node and claim in one write.
-    pub fn bind(&self, pod: PodBuilder, card: &str) {
-        self.sim.put(claimed(Value::from(pod.on(NODE)), card));
+    pub fn bind(&self, pod: PodBuilder, gpu: &str) {
+        self.sim.put(claimed(Value::from(pod.on(NODE)), gpu));
     }
 
     /// Has the kubelet admit a pod that is bound.
@@ -370,10 +370,10 @@ impl Rig {
     pub async fn run(
         &self,
         pod: PodBuilder,
-        card: &str,
+        gpu: &str,
     ) -> Result<BTreeMap<String, ContainerAllocateResponse>, AdmitError> {
         let name = Value::from(pod.clone())["metadata"]["name"].as_str().unwrap().to_owned();
-        self.bind(pod, card);
+        self.bind(pod, gpu);
         self.admit(&name).await
     }
 
@@ -410,7 +410,7 @@ impl Rig {
     }
 
     /// Removes the plugin's annotation from the node.
-    pub fn forget_cards(&self) {
+    pub fn forget_gpus(&self) {
         self.sim.change(NODES, "", NODE, |node| {
             let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
             annotations.remove("plimsoll.dev/gpu-cards");
@@ -418,7 +418,7 @@ impl Rig {
     }
 
     /// The node's annotation once it satisfies `holds`.
-    pub async fn cards(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub async fn gpus(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let annotation = self.sim.until(what, |sim| {
             let node = sim.get(NODES, "", NODE)?;
             let text = node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"].as_str()?;
@@ -445,8 +445,8 @@ fn standin() -> PathBuf {
     library
 }
 
-/// The pod with a claim on `card`, and with the compute that its annotation asks for.
-fn claimed(mut pod: Value, card: &str) -> Value {
+/// The pod with a claim on `gpu`, and with the compute that its annotation asks for.
+fn claimed(mut pod: Value, gpu: &str) -> Value {
     let cores = &pod["metadata"]["annotations"]["plimsoll.dev/gpu-cores"];
     let cores: Option<u32> = cores.as_str().map(|cores| cores.parse().unwrap());
     let share = |units: usize| match cores {
@@ -457,7 +457,7 @@ fn claimed(mut pod: Value, card: &str) -> Value {
         .containers
         .into_iter()
         .filter(|c| c.size > 0)
-        .map(|c| (c.name, [(card, share(c.size))].into()))
+        .map(|c| (c.name, [(gpu, share(c.size))].into()))
         .collect();
     pod["metadata"]["annotations"][CLAIM] = json!(json!(claim).to_string());
     pod
@@ -496,13 +496,13 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// The card of a container, by the two CDI devices of its response.
-pub fn card(answer: &ContainerAllocateResponse) -> String {
+/// The GPU of a container, by the two CDI devices of its response.
+pub fn gpu(answer: &ContainerAllocateResponse) -> String {
     let names: Vec<&str> = answer.cdi_devices.iter().map(|device| device.name.as_str()).collect();
     let [nvidia, ours] = names[..] else { panic!("two CDI devices: {names:?}") };
-    let card = nvidia.strip_prefix("nvidia.com/gpu=").unwrap();
-    assert_eq!(ours.strip_prefix("plimsoll.dev/gpu-mem="), Some(card));
-    card.to_owned()
+    let gpu = nvidia.strip_prefix("nvidia.com/gpu=").unwrap();
+    assert_eq!(ours.strip_prefix("plimsoll.dev/gpu-mem="), Some(gpu));
+    gpu.to_owned()
 }
 
 /// The items in another order, the same one for the same `seed`.
@@ -516,7 +516,7 @@ pub fn shuffled<T>(mut items: Vec<T>, seed: u64) -> Vec<T> {
     items
 }
 
-/// Pods `p0`, `p1`, … with cards A, B and C in turn.
+/// Pods `p0`, `p1`, … with GPUs A, B and C in turn.
 pub fn claims(count: usize) -> Vec<(String, &'static str)> {
     (0..count).map(|at| (format!("p{at}"), [A, B, C][at % 3])).collect()
 }

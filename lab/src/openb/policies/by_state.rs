@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use crate::openb::cluster::{Cards, Node, NodeRoom};
+use crate::openb::cluster::{Gpus, Node, NodeRoom};
 use crate::openb::trace::PodKind;
 
-/// The best cards for a pod on a node, and how good they are: more is better.
-pub type Place = (f64, Cards);
+/// The best GPUs for a pod on a node, and how good they are: more is better.
+pub type Place = (f64, Gpus);
 
 /// What is remembered.
 #[derive(Debug, Default)]
@@ -28,9 +28,9 @@ impl ByState {
         at: usize,
         pod: &PodKind,
         mut judge: impl FnMut(&NodeRoom) -> Option<Place>,
-    ) -> Option<(usize, Cards)> {
+    ) -> Option<(usize, Gpus)> {
         self.last.resize(nodes.len(), None);
-        let mut best: Option<(f64, usize, Cards)> = None;
+        let mut best: Option<(f64, usize, Gpus)> = None;
         for (number, node) in nodes.iter().enumerate() {
             if node.memory < pod.memory {
                 continue;
@@ -41,13 +41,13 @@ impl ByState {
                 places.resize(at + 1, None);
             }
             let place = *places[at].get_or_insert_with(|| judge(&node.room));
-            if let Some((score, cards)) = place
+            if let Some((score, gpus)) = place
                 && best.is_none_or(|(so_far, _, _)| score > so_far)
             {
-                best = Some((score, number, cards));
+                best = Some((score, number, gpus));
             }
         }
-        best.map(|(_, number, cards)| (number, cards))
+        best.map(|(_, number, gpus)| (number, gpus))
     }
 
     /// Forgets all places, but not the states.

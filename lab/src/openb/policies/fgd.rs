@@ -1,4 +1,4 @@
-//! Fragmentation gradient descent as published: the node and the card where a pod adds least to the GPU shares that the
+//! Fragmentation gradient descent as published: the node and the GPU where a pod adds least to the GPU shares that the
 //! typical pod cannot use, in steps of a hundredth of a sigmoid.
 
 use std::cmp::Reverse;
@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 
 use super::Policy;
 use super::by_state::{ByState, Place};
-use crate::openb::cluster::{Cards, Node, NodeRoom};
+use crate::openb::cluster::{Gpus, Node, NodeRoom};
 use crate::openb::trace::{PodKind, Trace, WHOLE};
 
 /// Pods by what they ask for (but for memory), with how likely each is.
@@ -21,7 +21,7 @@ pub fn typical(trace: &Trace) -> Typical {
         *counts.entry(PodKind { memory: 0, ..trace.kinds[*pod] }).or_default() += 1;
     }
     let mut counts: Vec<(PodKind, usize)> = counts.into_iter().collect();
-    counts.sort_by_key(|(pod, count)| Reverse((*count, pod.milli, pod.cpu, pod.cards, pod.models)));
+    counts.sort_by_key(|(pod, count)| Reverse((*count, pod.milli, pod.cpu, pod.gpus, pod.models)));
     let enough = 0.95 * trace.pods.len() as f64;
     let mut sum = 0;
     let mut kept = Vec::new();
@@ -50,7 +50,7 @@ impl Fgd {
 }
 
 impl Policy for Fgd {
-    fn place(&mut self, nodes: &[Node], at: usize, pod: &PodKind) -> Option<(usize, Cards)> {
+    fn place(&mut self, nodes: &[Node], at: usize, pod: &PodKind) -> Option<(usize, Gpus)> {
         let typical = &self.typical;
         self.memory.best(nodes, at, pod, |room| judge(typical, room, pod))
     }
@@ -62,19 +62,19 @@ fn judge(typical: &Typical, room: &NodeRoom, pod: &PodKind) -> Option<Place> {
     }
     let before = fragments(typical, room);
     let mut best: Option<Place> = None;
-    for cards in placements(room, pod) {
-        let gain = before - fragments(typical, &room.with(pod, cards));
+    for gpus in placements(room, pod) {
+        let gain = before - fragments(typical, &room.with(pod, gpus));
         let score = (100.0 / (1.0 + (-gain / 1000.0).exp())).trunc();
         if best.is_none_or(|(so_far, _)| score > so_far) {
-            best = Some((score, cards));
+            best = Some((score, gpus));
         }
     }
     best
 }
 
-/// The ways to place `pod`: each card for a share of one, the first cards that are idle for whole ones.
-pub fn placements(room: &NodeRoom, pod: &PodKind) -> Vec<Cards> {
-    if pod.cards != 1 || pod.milli == WHOLE {
+/// The ways to place `pod`: each GPU for a share of one, the first GPUs that are idle for whole ones.
+pub fn placements(room: &NodeRoom, pod: &PodKind) -> Vec<Gpus> {
+    if pod.gpus != 1 || pod.milli == WHOLE {
         return vec![room.first(pod)];
     }
     let mut seen = Vec::new();
@@ -88,7 +88,7 @@ pub fn placements(room: &NodeRoom, pod: &PodKind) -> Vec<Cards> {
     ways
 }
 
-/// GPU shares that the typical pod cannot use, in thousandths of a card.
+/// GPU shares that the typical pod cannot use, in thousandths of a GPU.
 fn fragments(typical: &Typical, room: &NodeRoom) -> f64 {
     let idle: u32 = room.free().iter().map(|free| u32::from(*free)).sum();
     typical.iter().map(|(pod, share)| share * f64::from(unusable(room, idle, pod))).sum()

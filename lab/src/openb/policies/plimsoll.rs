@@ -1,7 +1,7 @@
 //! Ours: `placement::gpu::choose` under the shipped rule, as the extender calls it, with what pods ask for learnt from
 //! those that have arrived.
 //!
-//! Pods without cards are rated as the extender rates them, with what kube-scheduler says of CPU and memory in place of
+//! Pods without GPUs are rated as the extender rates them, with what kube-scheduler says of CPU and memory in place of
 //! a load.
 
 use std::collections::BTreeMap;
@@ -11,24 +11,24 @@ use placement::gpu::fragmentation::{
     Cost, HeldParts, Measure, NodeClass, PodShape, RequestCounter,
 };
 use placement::gpu::{
-    BeyondUnits, CardFilter, CardIsolation, CardOptions, CardUse, ChoiceRule, ContainerKind,
-    ContainerRequest, FreeCard, GpuRequest, Rating, Sharers, choose, score_less_card_cost,
+    BeyondUnits, ChoiceRule, ContainerKind, ContainerRequest, FreeGpu, GpuFilter, GpuIsolation,
+    GpuOptions, GpuRequest, GpuUse, Rating, Sharers, choose, score_less_gpu_cost,
 };
 use placement::load::Score;
-use placement::units::{CardId, CardModel, Cores, Units};
+use placement::units::{Cores, GpuId, GpuModel, Units};
 
 use super::Policy;
 use super::by_state::{ByState, Place};
-use crate::openb::cluster::{Cards, Node, NodeRoom};
-use crate::openb::trace::{MOST_CARDS, PodKind, Trace, WHOLE};
+use crate::openb::cluster::{Gpus, Node, NodeRoom};
+use crate::openb::trace::{MOST_GPUS, PodKind, Trace, WHOLE};
 
 /// The policy.
 #[derive(Debug)]
 pub struct Plimsoll {
-    /// By kind of pod; `None` for one without cards.
+    /// By kind of pod; `None` for one without GPUs.
     requests: Vec<Option<GpuRequest>>,
-    models: Vec<CardModel>,
-    uuids: Vec<CardId>,
+    models: Vec<GpuModel>,
+    uuids: Vec<GpuId>,
     classes: Vec<NodeClass>,
     /// `None` where the measure stays.
     learner: Option<RequestCounter>,
@@ -51,7 +51,7 @@ impl Plimsoll {
         Self {
             requests: trace.kinds.iter().map(|kind| request(kind, &trace.models)).collect(),
             models: trace.models.iter().map(|model| model.as_str().into()).collect(),
-            uuids: (0..MOST_CARDS).map(|at| format!("GPU-{at}").into()).collect(),
+            uuids: (0..MOST_GPUS).map(|at| format!("GPU-{at}").into()).collect(),
             classes: classes(trace),
             learner: Some(RequestCounter::default()),
             rule: ChoiceRule::default(),
@@ -92,17 +92,17 @@ impl Plimsoll {
     fn reprice(&mut self, nodes: &[Node]) {
         let Some(measure) = &self.rule.measure else { return };
         let free = nodes.iter().map(|node| {
-            let cards = free_cards(&self.models, &self.uuids, &node.room);
-            (Some(u64::from(node.room.cpu)), cards.unwrap_or_default())
+            let gpus = free_gpus(&self.models, &self.uuids, &node.room);
+            (Some(u64::from(node.room.cpu)), gpus.unwrap_or_default())
         });
         let free: Vec<_> = free.collect();
-        if let Some(next) = measure.repriced(free.iter().map(|(cpu, cards)| (*cpu, cards))) {
+        if let Some(next) = measure.repriced(free.iter().map(|(cpu, gpus)| (*cpu, gpus))) {
             self.set_measure(next);
         }
     }
 
-    /// Where a pod without cards goes: by what kube-scheduler's NodeResourcesFit says of CPU and memory, in place of a
-    /// load, and by what that costs the cards; the first of equals.
+    /// Where a pod without GPUs goes: by what kube-scheduler's NodeResourcesFit says of CPU and memory, in place of a
+    /// load, and by what that costs the GPUs; the first of equals.
     fn plain(&self, nodes: &[Node], pod: &PodKind) -> Option<usize> {
         let fitting = (0..nodes.len()).filter(|at| nodes[*at].fits(pod));
         let costs: Vec<(usize, Cost)> =
@@ -110,16 +110,16 @@ impl Plimsoll {
         let least = costs.iter().map(|(_, cost)| *cost).min()?;
         let scores = costs.into_iter().map(|(at, cost)| {
             let by_load = by_resources(&nodes[at], &self.empty[at], pod);
-            (at, score_less_card_cost(by_load, cost.beyond(least)))
+            (at, score_less_gpu_cost(by_load, cost.beyond(least)))
         });
         scores.rev().max_by_key(|(_, score)| *score).map(|(at, _)| at)
     }
 
-    /// What a pod without cards costs those of a node.
+    /// What a pod without GPUs costs those of a node.
     fn plain_cost(&self, room: &NodeRoom, pod: &PodKind) -> Cost {
         let Some(measure) = self.rule.for_plain_pods() else { return Cost(0) };
-        let cards = free_cards(&self.models, &self.uuids, room).unwrap_or_default();
-        measure.cost_of_cpu(cards.iter(), u64::from(room.cpu), u64::from(pod.cpu))
+        let gpus = free_gpus(&self.models, &self.uuids, room).unwrap_or_default();
+        measure.cost_of_cpu(gpus.iter(), u64::from(room.cpu), u64::from(pod.cpu))
     }
 
     fn set_measure(&mut self, measure: Measure) {
@@ -140,7 +140,7 @@ fn part(left: u32, of: u32) -> f64 {
 }
 
 impl Policy for Plimsoll {
-    fn place(&mut self, nodes: &[Node], at: usize, pod: &PodKind) -> Option<(usize, Cards)> {
+    fn place(&mut self, nodes: &[Node], at: usize, pod: &PodKind) -> Option<(usize, Gpus)> {
         if self.empty.len() != nodes.len() {
             // No pod is there yet.
             self.empty = nodes.to_vec();
@@ -168,8 +168,8 @@ impl Policy for Plimsoll {
 }
 
 fn judge(
-    models: &[CardModel],
-    uuids: &[CardId],
+    models: &[GpuModel],
+    uuids: &[GpuId],
     rule: &ChoiceRule,
     room: &NodeRoom,
     request: &GpuRequest,
@@ -178,18 +178,18 @@ fn judge(
     if u64::from(room.cpu) < request.cpu() {
         return None;
     }
-    let cards = free_cards(models, uuids, room)?;
-    let choice = choose(&cards, Some(u64::from(room.cpu)), request, rule).ok()?;
+    let gpus = free_gpus(models, uuids, room)?;
+    let choice = choose(&gpus, Some(u64::from(room.cpu)), request, rule).ok()?;
     let goodness = match choice.rate(request, rule) {
         Rating::Score(score) => f64::from(score.get()),
         Rating::Cost(cost) => -(cost.0 as f64),
     };
-    Some((goodness, choice.cards.iter().fold(0, |cards, card| cards | 1 << card.index)))
+    Some((goodness, choice.gpus.iter().fold(0, |gpus, gpu| gpus | 1 << gpu.index)))
 }
 
-fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option<Vec<FreeCard>> {
+fn free_gpus(models: &[GpuModel], uuids: &[GpuId], room: &NodeRoom) -> Option<Vec<FreeGpu>> {
     let model = models.get(usize::from(room.model))?;
-    let cards = room.free().iter().enumerate().map(|(index, free)| FreeCard {
+    let gpus = room.free().iter().enumerate().map(|(index, free)| FreeGpu {
         uuid: uuids[index].clone(),
         index: index as u32,
         model: model.clone(),
@@ -200,46 +200,46 @@ fn free_cards(models: &[CardModel], uuids: &[CardId], room: &NodeRoom) -> Option
         idle: u32::from(*free) == WHOLE,
         healthy: true,
         closed: None,
-        isolation: CardIsolation::default(),
+        isolation: GpuIsolation::default(),
         sharers: Sharers::None,
         clients: 0,
     });
-    Some(cards.collect())
+    Some(gpus.collect())
 }
 
-/// What a pod of this kind asks for, as its annotations would say it; `None` where it asks for no card.
+/// What a pod of this kind asks for, as its annotations would say it; `None` where it asks for no GPU.
 fn request(kind: &PodKind, models: &[String]) -> Option<GpuRequest> {
-    let cards = u32::try_from(kind.cards).ok()?;
-    let card_use = CardUse { cards, exclusive: kind.milli == WHOLE, ..CardUse::default() };
+    let gpus = u32::try_from(kind.gpus).ok()?;
+    let gpu_use = GpuUse { gpus, exclusive: kind.milli == WHOLE, ..GpuUse::default() };
     let ask = ContainerRequest {
         name: "main".to_owned(),
         kind: ContainerKind::App,
         position: 0,
-        units: Units(kind.milli * cards),
-        card_use,
+        units: Units(kind.milli * gpus),
+        gpu_use,
     };
     let named = models.iter().enumerate().filter(|(at, _)| kind.models.contain(*at as u8));
     let named: Vec<&str> = named.map(|(_, name)| name.as_str()).collect();
     let models = if named.len() == models.len() { None } else { named.join(",").parse().ok() };
-    let filter = CardFilter { models: models.unwrap_or_default(), ..CardFilter::default() };
-    let options = CardOptions { filter, ..CardOptions::default() };
+    let filter = GpuFilter { models: models.unwrap_or_default(), ..GpuFilter::default() };
+    let options = GpuOptions { filter, ..GpuOptions::default() };
     let request = GpuRequest::with_options([ask], options).ok()??;
-    // Pods of the trace have whole cards by their number alone.
+    // Pods of the trace have whole GPUs by their number alone.
     Some(request.with_cpu(u64::from(kind.cpu)).with_beyond_units(BeyondUnits::ALL))
 }
 
 fn classes(trace: &Trace) -> Vec<NodeClass> {
     let mut counts = BTreeMap::new();
     for node in &trace.nodes {
-        *counts.entry((node.model, node.cards, node.cpu)).or_insert(0) += 1;
+        *counts.entry((node.model, node.gpus, node.cpu)).or_insert(0) += 1;
     }
     counts
         .into_iter()
-        .map(|((model, cards, cpu), count): ((u8, usize, u32), usize)| NodeClass {
+        .map(|((model, gpus, cpu), count): ((u8, usize, u32), usize)| NodeClass {
             count,
             cpu: Some(u64::from(cpu)),
             model: trace.models[usize::from(model)].clone(),
-            cards,
+            gpus,
             units: Units(WHOLE),
         })
         .collect()

@@ -44,7 +44,7 @@ pub(super) struct Known<'a, J> {
     pub(super) now: Timestamp,
     /// Whether all nodes and pods have been listed once.
     pub(super) is_complete: bool,
-    /// Whether this replica assigns cards.
+    /// Whether this replica assigns GPUs.
     pub(super) leads: bool,
     pub(super) rule: ChoiceRule,
     /// What the pod's namespace may take now. The policy may have changed since Filter.

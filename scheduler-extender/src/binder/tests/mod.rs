@@ -1,9 +1,9 @@
 //! Attempts, watch events, lists, reads and reports, in every order in a small world and at random in a larger one,
 //! over the real machine and the real index. Replies get lost, watches break, pods end and are made again under the
-//! same name, users edit claims, nodes go and come back, cards are replaced and change their index, the extender
+//! same name, users edit claims, nodes go and come back, GPUs are replaced and change their index, the extender
 //! restarts.
 //!
-//! What holds in every state: claims that are carried out never exceed a card; a card is charged at least what is on
+//! What holds in every state: claims that are carried out never exceed a GPU; a GPU is charged at least what is on
 //! it, and what requests under way may put there; an attempt that succeeds has its pod on the node. And from every
 //! state, once everything has arrived and the pods are gone, nothing is held.
 
@@ -22,7 +22,7 @@ use crate::view::Index;
 
 const SLOTS: usize = 4;
 const NODES: usize = 2;
-const CARDS: usize = 2;
+const GPUS: usize = 2;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -34,7 +34,7 @@ enum Step {
     Delete(usize, bool),
     /// The time passes in which a report would show a deleted pod.
     PassTime,
-    /// A user has its claim name this card of its node, one that the node lacks, or none.
+    /// A user has its claim name this GPU of its node, one that the node lacks, or none.
     Edit(usize, Option<usize>),
     /// Another scheduler binds it.
     TakeAway(usize, usize),
@@ -48,7 +48,7 @@ enum Step {
     Arrive(usize, bool),
     /// Whether this replica leads.
     Lead(bool),
-    /// The kubelet admits the pod on the card of its claim, or fails it.
+    /// The kubelet admits the pod on the GPU of its claim, or fails it.
     Admit(usize),
     PodEvent,
     Relist,
@@ -57,21 +57,21 @@ enum Step {
     RelistNodes,
     Toggle(usize),
     Replace(usize, usize),
-    /// The node's cards change their indexes.
+    /// The node's GPUs change their indexes.
     Swap(usize),
     Restart,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let (slot, node, units) = (0..SLOTS, 0..NODES, 1..=UNITS);
-    let card = prop::option::of(0..=CARDS);
+    let gpu = prop::option::of(0..=GPUS);
     let seldom = prop::bool::weighted(0.2);
     prop_oneof![
         4 => (slot.clone(), units.clone()).prop_map(|(s, u)| Step::Create(s, u)),
         1 => (slot.clone(), units).prop_map(|(s, u)| Step::Touch(s, u)),
         3 => (slot.clone(), seldom.clone()).prop_map(|(s, force)| Step::Delete(s, force)),
         1 => Just(Step::PassTime),
-        2 => (slot.clone(), card).prop_map(|(s, c)| Step::Edit(s, c)),
+        2 => (slot.clone(), gpu).prop_map(|(s, c)| Step::Edit(s, c)),
         1 => (slot.clone(), node.clone()).prop_map(|(s, n)| Step::TakeAway(s, n)),
         8 => (slot.clone(), node.clone()).prop_map(|(s, n)| Step::Bind(s, n)),
         6 => slot.clone().prop_map(Step::Carry),
@@ -89,7 +89,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Step::NodeEvent),
         1 => Just(Step::RelistNodes),
         1 => node.clone().prop_map(Step::Toggle),
-        1 => (node.clone(), 0..CARDS).prop_map(|(n, c)| Step::Replace(n, c)),
+        1 => (node.clone(), 0..GPUS).prop_map(|(n, c)| Step::Replace(n, c)),
         1 => node.prop_map(Step::Swap),
         1 => Just(Step::Restart),
     ]
@@ -102,7 +102,7 @@ impl World {
             Step::Touch(slot, units) => self.touch(slot, units),
             Step::Delete(slot, by_force) => self.delete(slot, by_force),
             Step::PassTime => self.pass_time(),
-            Step::Edit(slot, card) => self.edit(slot, card),
+            Step::Edit(slot, gpu) => self.edit(slot, gpu),
             Step::TakeAway(slot, node) => self.take_away(slot, node),
             Step::Bind(slot, node) => self.bind(slot, node),
             Step::Carry(slot) => self.carry(slot),
@@ -120,8 +120,8 @@ impl World {
             Step::NodeEvent => self.node_event(),
             Step::RelistNodes => self.relist_nodes(),
             Step::Toggle(node) => self.toggle(node),
-            Step::Replace(node, card) => self.replace(node, card),
-            Step::Swap(node) => self.machines[node].cards.reverse(),
+            Step::Replace(node, gpu) => self.replace(node, gpu),
+            Step::Swap(node) => self.machines[node].gpus.reverse(),
             Step::Restart => self.restart(),
         }
     }
@@ -143,11 +143,11 @@ impl World {
         assert!(self.look_ups.is_empty(), "{:?}", self.look_ups);
     }
 
-    /// No card looks emptier than it is.
+    /// No GPU looks emptier than it is.
     fn check(&self) {
-        for (card, charged) in self.charged() {
-            let carried = self.carried(&card).min(UNITS);
-            assert!(carried <= charged, "{card} carries {carried}, charged {charged}");
+        for (gpu, charged) in self.charged() {
+            let carried = self.carried(&gpu).min(UNITS);
+            assert!(carried <= charged, "{gpu} carries {carried}, charged {charged}");
         }
     }
 
@@ -157,8 +157,8 @@ impl World {
         (0..SLOTS).for_each(|slot| self.delete(slot, false));
         (0..self.machines.len()).for_each(|node| self.report(node));
         self.settle();
-        for (card, charged) in self.charged() {
-            assert_eq!(charged, 0, "{card}");
+        for (gpu, charged) in self.charged() {
+            assert_eq!(charged, 0, "{gpu}");
         }
         // A reservation for a pod that is gone leaves its name until the next list.
         (0..3).for_each(|_| self.relist());
@@ -167,7 +167,7 @@ impl World {
 }
 
 fn run(steps: &[Step]) -> World {
-    let mut world = World::new(NODES, CARDS);
+    let mut world = World::new(NODES, GPUS);
     for step in steps {
         world.take(*step);
         world.check();
@@ -179,24 +179,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn no_order_makes_a_card_look_emptier_than_it_is(steps in prop::collection::vec(step(), 1..120)) {
+    fn no_order_makes_a_gpu_look_emptier_than_it_is(steps in prop::collection::vec(step(), 1..120)) {
         run(&steps);
     }
 
     #[test]
     fn whatever_the_order_what_has_ended_holds_nothing(steps in prop::collection::vec(step(), 1..120)) {
-        let mut world = World::new(NODES, CARDS);
+        let mut world = World::new(NODES, GPUS);
         steps.into_iter().for_each(|step| world.take(step));
         world.settle();
-        // What runs is on its card, and only there.
+        // What runs is on its GPU, and only there.
         for slot in 0..SLOTS {
             world.admit(slot);
             world.settle();
         }
         (0..NODES).for_each(|node| world.report(node));
         world.settle();
-        for (card, charged) in world.charged() {
-            prop_assert_eq!(charged, world.carried(&card), "{}", card);
+        for (gpu, charged) in world.charged() {
+            prop_assert_eq!(charged, world.carried(&gpu), "{}", gpu);
         }
         world.end();
     }
@@ -221,10 +221,10 @@ fn a_pod_that_is_shown_again_after_its_end_leaves_nothing_on_another_node() {
     world.end();
 }
 
-/// Of a card's 16 units: each fits, both do not.
+/// Of a GPU's 16 units: each fits, both do not.
 const SIZES: [u32; 2] = [9, 8];
 impl World {
-    /// What can happen in a small world, of two pods and nodes with one card, while nothing goes wrong.
+    /// What can happen in a small world, of two pods and nodes with one GPU, while nothing goes wrong.
     fn rightly(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         if !matches!(self.listing, Listing::No) {
@@ -300,16 +300,16 @@ fn try_step(world: &World, step: Step, is_new: impl FnOnce(&World) -> bool) -> O
     let mut next = world.clone();
     next.take(step);
     next.check();
-    for (card, _) in next.charged() {
-        assert!(next.claimed(&card) <= UNITS, "{card}");
+    for (gpu, _) in next.charged() {
+        assert!(next.claimed(&gpu) <= UNITS, "{gpu}");
     }
     if !is_new(&next) {
         return None;
     }
     let mut settled = next.clone();
     settled.settle();
-    for (card, charged) in settled.charged() {
-        assert_eq!(charged, settled.claimed(&card), "{card}");
+    for (gpu, charged) in settled.charged() {
+        assert_eq!(charged, settled.claimed(&gpu), "{gpu}");
     }
     settled.end();
     Some(next)
@@ -337,7 +337,7 @@ fn explore(first: World, depth: usize) {
 }
 
 #[test]
-fn two_pods_on_one_card_in_every_order_of_events() {
+fn two_pods_on_one_gpu_in_every_order_of_events() {
     let mut first = World::new(1, 1);
     for (slot, units) in SIZES.into_iter().enumerate() {
         first.create(slot, units);

@@ -49,7 +49,7 @@ pub(super) struct Request {
     uid: String,
     node: usize,
     version: Option<String>,
-    pub(super) card: String,
+    pub(super) gpu: String,
     pub(super) units: u32,
 }
 
@@ -116,7 +116,7 @@ impl World {
                 Action::Send { .. } if !self.leads => Event::NotSent,
                 Action::Send { version, reserved } => {
                     let (request, reservation) = *reserved.unwrap();
-                    let (card, share) = reservation.claim.cards().first_key_value().unwrap();
+                    let (gpu, share) = reservation.claim.gpus().first_key_value().unwrap();
                     assert_eq!(request.peak(), share.units);
                     self.made += 1;
                     way.number = self.made;
@@ -126,7 +126,7 @@ impl World {
                         uid: way.attempt.target.pod.uid.to_string(),
                         node: way.node,
                         version,
-                        card: card.to_string(),
+                        gpu: gpu.to_string(),
                         units: share.units.0,
                     });
                     break Waits::Answer;
@@ -162,8 +162,8 @@ impl World {
             Some(pod) if request.fits(pod) => {
                 assert_eq!(pod.units, request.units, "a claim of what the pod asked for before");
                 pod.node = Some(request.node);
-                pod.claim = Some(request.card.clone());
-                pod.chosen = Some(request.card);
+                pod.claim = Some(request.gpu.clone());
+                pod.chosen = Some(request.gpu);
                 self.bound.insert(request.uid, request.node);
                 self.show(slot);
                 BindOutcome::Bound

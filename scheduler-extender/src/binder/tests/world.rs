@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use cluster::{Event, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Card, Claim, GpuRequest};
+use placement::gpu::{Claim, Gpu, GpuRequest};
 use placement::units::{NodeName, PodUid, Units};
 
 use super::ways::{LookUp, Request, Way};
 use crate::binder::machine::Bindings;
 use crate::view::{Current, GpuPodId, Index, PodUse, WatchedPod, fixtures};
 
-/// Of each card.
+/// Of each GPU.
 pub(super) const UNITS: u32 = 16;
 
 /// A pod as the API server has it.
@@ -35,8 +35,8 @@ pub(super) struct Object {
 #[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) exists: bool,
-    pub(super) cards: Vec<String>,
-    report: Vec<Card>,
+    pub(super) gpus: Vec<String>,
+    report: Vec<Gpu>,
 }
 
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ pub(super) struct World {
     settled: HashSet<PodUid>,
     /// Where pods are or were bound, by UID.
     pub(super) bound: BTreeMap<String, usize>,
-    /// Pods on cards that were deleted by force, with card and units. They may still have processes.
+    /// Pods on GPUs that were deleted by force, with GPU and units. They may still have processes.
     pub(super) lingering: Vec<(String, u32)>,
     pub(super) made: usize,
     /// Whether this replica leads.
@@ -95,8 +95,8 @@ impl Object {
     pub(super) fn facts(&self) -> PodFacts {
         let mut facts = fixtures::gpu_pod(&self.id(), self.units, None);
         if let Ok(Some(gpu)) = &mut facts.gpu {
-            let on_card = |card: &String| Claim::on_card(&self.request(), &card.as_str().into());
-            gpu.claim = Ok(self.claim.as_ref().map(on_card));
+            let on_gpu = |gpu: &String| Claim::on_gpu(&self.request(), &gpu.as_str().into());
+            gpu.claim = Ok(self.claim.as_ref().map(on_gpu));
         }
         PodFacts {
             version: Some(self.version.to_string()),
@@ -113,20 +113,20 @@ impl Object {
         WatchedPod::Gpu(Box::new(self.facts()), PodUse::default())
     }
 
-    /// The card that it is on, or may be: what the kubelet did, else what Bind chose, unless its claim was removed, as
+    /// The GPU that it is on, or may be: what the kubelet did, else what Bind chose, unless its claim was removed, as
     /// the device plugin then refuses it.
-    pub(super) fn card(&self) -> Option<&String> {
+    pub(super) fn gpu(&self) -> Option<&String> {
         let chosen = self.chosen.as_ref().filter(|_| self.claim.is_some());
         self.admitted.as_ref().or(chosen).filter(|_| !self.failed)
     }
 }
 
 impl World {
-    pub(super) fn new(nodes: usize, cards: usize) -> Self {
+    pub(super) fn new(nodes: usize, gpus: usize) -> Self {
         let mut index = fixtures::index();
         let machine = |node: usize| Machine {
             exists: true,
-            cards: (0..cards).map(|card| format!("GPU-{node}-{card}")).collect(),
+            gpus: (0..gpus).map(|gpu| format!("GPU-{node}-{gpu}")).collect(),
             report: Vec::new(),
         };
         let mut world = Self {
@@ -202,7 +202,7 @@ impl World {
         let Some(mut pod) = self.pods.remove(&slot) else { return };
         if by_force && pod.admitted.is_none() {
             pod.stopped = false;
-            self.lingering.extend(pod.card().map(|card| (card.clone(), pod.units)));
+            self.lingering.extend(pod.gpu().map(|gpu| (gpu.clone(), pod.units)));
         }
         self.events.push_back(Event::Gone(pod));
     }
@@ -213,11 +213,11 @@ impl World {
         self.change(|index| index.end_departures(Timestamp::MAX));
     }
 
-    pub(super) fn edit(&mut self, slot: usize, card: Option<usize>) {
+    pub(super) fn edit(&mut self, slot: usize, gpu: Option<usize>) {
         let bound = self.pods.get_mut(&slot).and_then(|pod| pod.node.map(|node| (pod, node)));
         let Some((pod, node)) = bound else { return };
-        let cards = &self.machines[node].cards;
-        pod.claim = card.map(|card| cards.get(card).cloned().unwrap_or("GPU-none".to_owned()));
+        let gpus = &self.machines[node].gpus;
+        pod.claim = gpu.map(|gpu| gpus.get(gpu).cloned().unwrap_or("GPU-none".to_owned()));
         self.show(slot);
     }
 
@@ -239,14 +239,14 @@ impl World {
         if pod.claim != pod.chosen && !is_seen {
             return;
         }
-        let room = |card: &String| {
-            let is_there = |other: &&Object| other.admitted.as_ref() == Some(card) && !other.failed;
+        let room = |gpu: &String| {
+            let is_there = |other: &&Object| other.admitted.as_ref() == Some(gpu) && !other.failed;
             let held: u32 = self.pods.values().filter(is_there).map(|other| other.units).sum();
-            self.machines[node].cards.contains(card) && held + pod.units <= UNITS
+            self.machines[node].gpus.contains(gpu) && held + pod.units <= UNITS
         };
-        let card = pod.claim.clone().filter(room);
+        let gpu = pod.claim.clone().filter(room);
         if let Some(pod) = self.pods.get_mut(&slot) {
-            (pod.failed, pod.admitted) = (card.is_none(), card);
+            (pod.failed, pod.admitted) = (gpu.is_none(), gpu);
         }
         self.show(slot);
     }
@@ -293,13 +293,13 @@ impl World {
 
     /// The node's plugin writes its report.
     pub(super) fn report(&mut self, node: usize) {
-        let card = |(index, uuid): (u32, &String)| {
+        let gpu = |(index, uuid): (u32, &String)| {
             let is_there = |pod: &&Object| pod.admitted.as_ref() == Some(uuid) && !pod.failed;
             let there = self.pods.values().filter(is_there);
             let pods = there.map(|pod| (pod.id().uid, Units(pod.units))).collect();
-            Card { uuid: uuid.as_str().into(), index, pods, ..fixtures::card() }
+            Gpu { uuid: uuid.as_str().into(), index, pods, ..fixtures::gpu() }
         };
-        self.machines[node].report = (0..).zip(&self.machines[node].cards).map(card).collect();
+        self.machines[node].report = (0..).zip(&self.machines[node].gpus).map(gpu).collect();
         if self.machines[node].exists {
             self.node_events.push_back(Event::Applied(node));
         }
@@ -331,17 +331,17 @@ impl World {
         self.node_events.push_back(event);
     }
 
-    /// A card that nobody uses makes room for a new one.
-    pub(super) fn replace(&mut self, node: usize, card: usize) {
-        let old = self.machines[node].cards[card].clone();
+    /// A GPU that nobody uses makes room for a new one.
+    pub(super) fn replace(&mut self, node: usize, gpu: usize) {
+        let old = self.machines[node].gpus[gpu].clone();
         if self.pods.values().all(|pod| pod.admitted.as_ref() != Some(&old)) {
             self.made += 1;
-            self.machines[node].cards[card] = format!("GPU-{node}-{card}-{}", self.made);
+            self.machines[node].gpus[gpu] = format!("GPU-{node}-{gpu}-{}", self.made);
             self.report(node);
         }
     }
 
-    /// The extender restarts. Until it assigns cards again, no request is under way ([`crate::replicas`]).
+    /// The extender restarts. Until it assigns GPUs again, no request is under way ([`crate::replicas`]).
     pub(super) fn restart(&mut self) {
         self.index = fixtures::index();
         self.current = Arc::new(self.index.first());
@@ -357,29 +357,29 @@ impl World {
         (0..3).for_each(|_| self.relist());
     }
 
-    /// Units on a card by the API server and the kubelet.
-    pub(super) fn claimed(&self, card: &str) -> u32 {
-        let bound = self.pods.values().filter(|pod| pod.card().is_some_and(|on| on == card));
+    /// Units on a GPU by the API server and the kubelet.
+    pub(super) fn claimed(&self, gpu: &str) -> u32 {
+        let bound = self.pods.values().filter(|pod| pod.gpu().is_some_and(|on| on == gpu));
         bound.map(|pod| pod.units).sum()
     }
 
     /// As [`World::claimed`], with deleted pods that may still run, and what requests under way may put there.
-    pub(super) fn carried(&self, card: &str) -> u32 {
-        let lingering = self.lingering.iter().filter(|(on, _)| on == card);
+    pub(super) fn carried(&self, gpu: &str) -> u32 {
+        let lingering = self.lingering.iter().filter(|(on, _)| on == gpu);
         let is_coming = |request: &&Request| {
-            request.card == card && self.pods.get(&request.slot).is_some_and(|it| request.fits(it))
+            request.gpu == gpu && self.pods.get(&request.slot).is_some_and(|it| request.fits(it))
         };
         let coming: BTreeMap<_, _> =
             self.requests.iter().filter(is_coming).map(|it| (it.slot, it.units)).collect();
-        self.claimed(card)
+        self.claimed(gpu)
             + lingering.map(|(_, units)| units).sum::<u32>()
             + coming.values().sum::<u32>()
     }
 
     pub(super) fn charged(&self) -> Vec<(String, u32)> {
-        let nodes = self.current.snapshot.nodes_with_cards();
-        let cards = nodes.flat_map(|(_, node)| node.accounts()).map(|account| &account.card);
-        cards.map(|card| (card.uuid.to_string(), card.units.saturating_sub(card.free).0)).collect()
+        let nodes = self.current.snapshot.nodes_with_gpus();
+        let gpus = nodes.flat_map(|(_, node)| node.accounts()).map(|account| &account.gpu);
+        gpus.map(|gpu| (gpu.uuid.to_string(), gpu.units.saturating_sub(gpu.free).0)).collect()
     }
 
     pub(super) fn has_forgotten_all(&self) -> bool {
@@ -388,7 +388,7 @@ impl World {
 
     /// The ledgers as text.
     pub(super) fn accounts(&self) -> String {
-        let nodes: Vec<_> = self.current.snapshot.nodes_with_cards().collect();
+        let nodes: Vec<_> = self.current.snapshot.nodes_with_gpus().collect();
         format!("{nodes:?}")
     }
 }

@@ -1,7 +1,7 @@
 //! The nodes that take no GPU pods for a while, since several that Bind had sent there were refused by the kubelet, or
 //! could not be started.
 //!
-//! Invariant: only what this process has seen itself counts: a pod for which it chose a card of that node, that carries
+//! Invariant: only what this process has seen itself counts: a pod for which it chose a GPU of that node, that carries
 //! the claim which Bind wrote, and that was refused, or not started, for a fault of the node. A pod that was bound by
 //! other means, whose claim was changed, or that fails for its own spec, says nothing about its node. That a kubelet
 //! admits a pod does not show that its containers start.
@@ -46,7 +46,7 @@ impl Default for BackOffs {
     }
 }
 
-/// The card that Bind chose for a pod, until it is known whether the pod starts.
+/// The GPU that Bind chose for a pod, until it is known whether the pod starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) node: NodeName,
@@ -114,8 +114,7 @@ impl Index {
             self.changes.others |= self.back_offs.started(&sent.node, &pod.namespace, now);
             return;
         }
-        let has_claim =
-            matches!(&gpu.claim, Ok(Some(claim)) if claim.cards() == sent.claim.cards());
+        let has_claim = matches!(&gpu.claim, Ok(Some(claim)) if claim.gpus() == sent.claim.gpus());
         if has_claim {
             self.changes.others = true;
             let begun = self.back_offs.failed(&sent.node, &pod.namespace, now);

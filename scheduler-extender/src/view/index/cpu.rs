@@ -1,4 +1,4 @@
-//! What the pods of a node request of its CPU, which limits what its cards can be used for, and what they declare of
+//! What the pods of a node request of its CPU, which limits what its GPUs can be used for, and what they declare of
 //! its network and disks.
 //!
 //! Invariant: a pod counts once at most on a node, from its reservation or the watch event of its binding until it has

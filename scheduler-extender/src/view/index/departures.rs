@@ -1,21 +1,21 @@
 //! Deleted pods that may still have processes, and what their namespaces may take meanwhile.
 //!
-//! ResourceQuota counts a pod no more once its object is gone, as after a deletion by force, while its card stays
+//! ResourceQuota counts a pod no more once its object is gone, as after a deletion by force, while its GPU stays
 //! charged until its processes have ended. Invariant: while deleted pods of a namespace hold units, the namespace gets
-//! no card with which its pods, the deleted ones included, would hold more units than when one of these was deleted.
-//! Without that, creating pods and deleting them by force would hold any number of cards.
+//! no GPU with which its pods, the deleted ones included, would hold more units than when one of these was deleted.
+//! Without that, creating pods and deleting them by force would hold any number of GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use placement::gpu::{GpuRequest, NodeCards};
+use placement::gpu::{GpuRequest, NodeGpus};
 use placement::units::{NodeName, PodUid, Units};
 
 use super::gpu_pods::REPORTED_WITHIN;
 use super::{GpuPodId, Index, PodRecord};
 
 /// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that
-/// never ends, or a node whose device plugin is gone, must not keep the namespace from all cards for ever.
+/// never ends, or a node whose device plugin is gone, must not keep the namespace from all GPUs for ever.
 const RESTRICTS: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long after a deletion the node's report of the end is expected. While units are expected, a pod that waits for
@@ -50,7 +50,7 @@ pub(super) struct Ended {
 }
 
 impl Departure {
-    /// Whether it no longer keeps its namespace from other cards. The card itself stays charged for as long as reports
+    /// Whether it no longer keeps its namespace from other GPUs. The GPU itself stays charged for as long as reports
     /// have the pod.
     fn is_forgiven(&self, now: Timestamp) -> bool {
         !is_within(RESTRICTS, self.at, now)
@@ -219,11 +219,11 @@ impl Index {
             .is_some_and(|node| !node.is_unready && is_charged(node.ledger.read(), &departure.pod))
     }
 
-    /// Whether the deleted pod is charged on a card of the node, or will be once the node reports its cards again.
+    /// Whether the deleted pod is charged on a GPU of the node, or will be once the node reports its GPUs again.
     fn is_held(&self, node: &NodeName, pod: &PodUid) -> bool {
         let Some(node) = self.nodes.get(node) else { return false };
-        let cards = node.ledger.read();
-        is_charged(cards, pod) || cards.departed().contains(pod)
+        let gpus = node.ledger.read();
+        is_charged(gpus, pod) || gpus.departed().contains(pod)
     }
 }
 
@@ -232,6 +232,6 @@ fn is_within(limit: SignedDuration, since: Timestamp, now: Timestamp) -> bool {
     now.duration_since(since).abs() < limit
 }
 
-fn is_charged(cards: &NodeCards, pod: &PodUid) -> bool {
-    cards.accounts().iter().flat_map(|account| &account.charges).any(|charge| charge.pod == *pod)
+fn is_charged(gpus: &NodeGpus, pod: &PodUid) -> bool {
+    gpus.accounts().iter().flat_map(|account| &account.charges).any(|charge| charge.pod == *pod)
 }

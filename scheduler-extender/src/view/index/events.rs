@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use api::cards::CardsError;
+use api::gpus::GpusError;
 use cluster::{ContainerRuns, Event, NodeFacts, PodFacts, WatchCause};
 use jiff::Timestamp;
 use placement::resources::Amounts;
@@ -196,26 +196,26 @@ impl Index {
             node.is_unready = false;
             node.cpu.allocatable = None;
             node.measured = None;
-            if !node.ledger.cards().is_empty() {
-                node.ledger.set_cards(Vec::new());
+            if !node.ledger.gpus().is_empty() {
+                node.ledger.set_gpus(Vec::new());
             }
         });
     }
 
     fn apply_node(&mut self, facts: &NodeFacts, now: Timestamp) {
-        let mut cards = None;
-        match &facts.cards {
-            Some(Ok(reported)) => cards = Some(reported.clone()),
-            None => cards = Some(Vec::new()),
-            // The last good report stays in force: a faulty report does not mean that the cards are gone. Of a Node
+        let mut gpus = None;
+        match &facts.gpus {
+            Some(Ok(reported)) => gpus = Some(reported.clone()),
+            None => gpus = Some(Vec::new()),
+            // The last good report stays in force: a faulty report does not mean that the GPUs are gone. Of a Node
             // that cannot be read nothing is known, so it takes no GPU pod.
             Some(Err(error)) => {
-                if *error == CardsError::UnreadNode {
-                    cards = Some(Vec::new());
+                if *error == GpusError::UnreadNode {
+                    gpus = Some(Vec::new());
                 }
                 self.refused_objects += 1;
                 let (node, error) = (facts.name.clone(), error.to_string());
-                self.notices.push(Notice::RefusedCards { node, error });
+                self.notices.push(Notice::RefusedGpus { node, error });
             }
         }
         let counts_unmanaged = self.counts_unmanaged();
@@ -223,10 +223,10 @@ impl Index {
         self.nodes.change(&facts.name, |node| {
             node.is_unready = facts.ready == Some(false);
             node.cpu.allocatable = facts.allocatable_cpu;
-            if let Some(cards) = cards
-                && node.ledger.cards() != cards
+            if let Some(gpus) = gpus
+                && node.ledger.gpus() != gpus
             {
-                node.ledger.set_cards(cards);
+                node.ledger.set_gpus(gpus);
             }
             node.set_measured(facts.measured.as_ref());
             node.count_unmanaged(counts_unmanaged, now);

@@ -16,24 +16,24 @@ use placement::units::{NodeName, PodUid, Units};
 use super::Index;
 use super::back_offs::Sent;
 use super::departures::Ended;
-use super::pod_record::{GpuPodId, OtherPod, PodOnCard, PodRecord, ReservationError};
+use super::pod_record::{GpuPodId, OtherPod, PodOnGpu, PodRecord, ReservationError};
 
-/// The time within which a node's report shows an admitted pod on its card: the device plugin's reporting interval, the
+/// The time within which a node's report shows an admitted pod on its GPU: the device plugin's reporting interval, the
 /// write and the watch.
 pub(super) const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 impl Index {
-    /// Stops charging pods on every card of their node of which a claim names a card that the node does not report, as
-    /// one that has failed: once a report would have shown them on another card.
-    pub fn settle_lost_cards(&mut self, now: Timestamp) {
+    /// Stops charging pods on every GPU of their node of which a claim names a GPU that the node does not report, as
+    /// one that has failed: once a report would have shown them on another GPU.
+    pub fn settle_lost_gpus(&mut self, now: Timestamp) {
         self.at(now);
         let mut overdue: Vec<(NodeName, PodUid)> = Vec::new();
         for node in self.nodes.iter() {
-            for uid in node.ledger.read().on_lost_cards() {
+            for uid in node.ledger.read().on_lost_gpus() {
                 let Some(record) = self.pods.get_mut(uid).filter(|it| it.admitted) else {
                     continue;
                 };
-                let since = *record.on_lost_card_since.get_or_insert(now);
+                let since = *record.on_lost_gpu_since.get_or_insert(now);
                 if now.duration_since(since).abs() >= REPORTED_WITHIN {
                     overdue.push((node.name.clone(), uid.clone()));
                 }
@@ -202,13 +202,13 @@ impl Index {
     }
 
     /// The pods with a process outside of MPS, by the report of the node on which they hold units. None of
-    /// [`NodeCards::undrained_clients`](placement::gpu::NodeCards::undrained_clients).
+    /// [`NodeGpus::undrained_clients`](placement::gpu::NodeCards::undrained_clients).
     #[must_use]
     pub fn outside_mps(&self) -> Vec<(NodeName, GpuPodId)> {
         let mut found = Vec::new();
         for node in self.nodes.iter() {
             let reported: BTreeSet<&PodUid> =
-                node.ledger.cards().iter().flat_map(|card| &card.outside_mps).collect();
+                node.ledger.gpus().iter().flat_map(|gpu| &gpu.outside_mps).collect();
             if reported.is_empty() {
                 continue;
             }
@@ -236,11 +236,11 @@ impl Index {
         self.pods.get(uid).map_or_else(Vec::new, |record| record.nodes.clone())
     }
 
-    /// Chooses a card of a node and reserves it.
+    /// Chooses a GPU of a node and reserves it.
     ///
     /// # Errors
     ///
-    /// Where no card fits, or the pod is bound already, or is another, or has to wait for deleted pods of its
+    /// Where no GPU fits, or the pod is bound already, or is another, or has to wait for deleted pods of its
     /// namespace.
     pub fn reserve(
         &mut self,
@@ -283,7 +283,7 @@ impl Index {
             Some(Err(ReserveError::Bound)) => Err(ReservationError::Bound(name.clone())),
             Some(Err(ReserveError::Changed)) => Err(ReservationError::Changed(name.clone())),
             Some(Err(ReserveError::NoFit(why))) => Err(ReservationError::NoFit(name.clone(), why)),
-            None => Err(ReservationError::NoFit(name.clone(), NoFit::NoCards)),
+            None => Err(ReservationError::NoFit(name.clone(), NoFit::NoGpus)),
         }
     }
 
@@ -385,16 +385,16 @@ impl Index {
         doubtful
     }
 
-    /// The pods that hold units of a card, with their names.
+    /// The pods that hold units of a GPU, with their names.
     #[must_use]
-    pub fn pods_on(&self, account: &Account) -> Vec<PodOnCard> {
+    pub fn pods_on(&self, account: &Account) -> Vec<PodOnGpu> {
         let named = |charge: &Charge| self.named(&charge.pod, charge.units);
         account.charges.iter().filter(|charge| charge.basis.is_held()).map(named).collect()
     }
 
-    fn named(&self, uid: &PodUid, units: Units) -> PodOnCard {
+    fn named(&self, uid: &PodUid, units: Units) -> PodOnGpu {
         let (namespace, name) = self.name_of(uid);
-        PodOnCard { namespace, name, units }
+        PodOnGpu { namespace, name, units }
     }
 
     /// The namespace and the name of a pod; its UID as its name where only its node's report shows it.

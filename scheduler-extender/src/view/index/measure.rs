@@ -1,4 +1,4 @@
-//! The measure of fragmentation: learned from the pods that were bound to cards, and recomputed periodically.
+//! The measure of fragmentation: learned from the pods that were bound to GPUs, and recomputed periodically.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub(super) struct LearnedMeasure {
     classes: Vec<NodeClass>,
 }
 
-/// A kind of cards: CPU of the node, model and units.
-type CardKind<'n> = (Option<u64>, &'n str, u32);
+/// A kind of GPUs: CPU of the node, model and units.
+type GpuKind<'n> = (Option<u64>, &'n str, u32);
 
 /// What a measure is computed from.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl LearnedMeasure {
 
     /// What the next measure is computed from; `None` where too few pods have come since the last one and no nodes have
     /// changed.
-    fn due<'n>(&mut self, nodes: impl Iterator<Item = Vec<CardKind<'n>>>) -> Option<MeasureInput> {
+    fn due<'n>(&mut self, nodes: impl Iterator<Item = Vec<GpuKind<'n>>>) -> Option<MeasureInput> {
         let classes = classes(nodes);
         let have_changed = self.learner.has_begun() && self.classes != classes;
         if classes.is_empty() || !have_changed && !self.learner.is_due() {
@@ -62,19 +62,19 @@ impl LearnedMeasure {
     }
 }
 
-/// The classes of equal nodes. A node with cards of several kinds counts in the class of each.
-fn classes<'n>(nodes: impl Iterator<Item = Vec<CardKind<'n>>>) -> Vec<NodeClass> {
-    let mut counts: BTreeMap<(CardKind<'n>, usize), usize> = BTreeMap::new();
-    for mut cards in nodes {
-        cards.sort_unstable();
-        for alike in cards.chunk_by(|one, other| one == other) {
+/// The classes of equal nodes. A node with GPUs of several kinds counts in the class of each.
+fn classes<'n>(nodes: impl Iterator<Item = Vec<GpuKind<'n>>>) -> Vec<NodeClass> {
+    let mut counts: BTreeMap<(GpuKind<'n>, usize), usize> = BTreeMap::new();
+    for mut gpus in nodes {
+        gpus.sort_unstable();
+        for alike in gpus.chunk_by(|one, other| one == other) {
             *counts.entry((alike[0], alike.len())).or_default() += 1;
         }
     }
     let mut classes = Vec::with_capacity(counts.len());
-    for (((cpu, model, units), cards), count) in counts {
+    for (((cpu, model, units), gpus), count) in counts {
         let (model, units) = (model.to_owned(), Units(units));
-        classes.push(NodeClass { count, cpu, model, cards, units });
+        classes.push(NodeClass { count, cpu, model, gpus, units });
     }
     classes
 }
@@ -83,7 +83,7 @@ impl Index {
     /// What the next measure of fragmentation is computed from, if that is due. The caller computes it and calls
     /// [`Index::set_measure`].
     pub(in crate::view) fn due_measure(&mut self) -> Option<MeasureInput> {
-        self.measure.due(self.nodes.iter().map(card_kinds))
+        self.measure.due(self.nodes.iter().map(gpu_kinds))
     }
 
     /// Puts a measure of fragmentation in force.
@@ -93,11 +93,11 @@ impl Index {
     }
 }
 
-fn card_kinds(node: &Node) -> Vec<CardKind<'_>> {
+fn gpu_kinds(node: &Node) -> Vec<GpuKind<'_>> {
     // Without a copy of any text: this runs every few seconds, under the lock.
-    let mut kinds = Vec::with_capacity(node.ledger.cards().len());
-    for card in node.ledger.cards() {
-        kinds.push((node.cpu.allocatable, card.model.as_str(), card.units.0));
+    let mut kinds = Vec::with_capacity(node.ledger.gpus().len());
+    for gpu in node.ledger.gpus() {
+        kinds.push((node.cpu.allocatable, gpu.model.as_str(), gpu.units.0));
     }
     kinds
 }
@@ -106,7 +106,7 @@ fn card_kinds(node: &Node) -> Vec<CardKind<'_>> {
 mod tests {
     use super::*;
 
-    fn nodes(count: usize) -> impl Iterator<Item = Vec<CardKind<'static>>> {
+    fn nodes(count: usize) -> impl Iterator<Item = Vec<GpuKind<'static>>> {
         let kind = |units| (Some(64_000), "NVIDIA A10", units);
         (0..count).map(move |_| vec![kind(24), kind(24), kind(16)])
     }
@@ -132,7 +132,7 @@ mod tests {
     fn nodes_that_are_alike_are_one_class() {
         let found: Vec<_> = classes(nodes(3))
             .iter()
-            .map(|class| (class.count, class.cards, class.units.0))
+            .map(|class| (class.count, class.gpus, class.units.0))
             .collect();
         assert_eq!(found, [(3, 1, 16), (3, 2, 24)]);
     }

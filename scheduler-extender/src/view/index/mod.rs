@@ -46,10 +46,10 @@ use self::measure::LearnedMeasure;
 use self::nodes::Nodes;
 use self::nominations::Plans;
 use self::pod_record::PodRecord;
-pub use self::pod_record::{GpuPodId, OtherPod, PodOnCard, ReservationError};
+pub use self::pod_record::{GpuPodId, OtherPod, PodOnGpu, ReservationError};
 use self::publish::Changes;
 use self::refused::RefusedReadings;
-pub use self::unmanaged::CardMemory;
+pub use self::unmanaged::GpuMemory;
 use super::estimates::LearnedUses;
 use crate::tables::Table;
 
@@ -64,7 +64,7 @@ pub struct Index {
     loads: Loads,
     /// The pods that request GPU memory, on any node or none.
     pods: HashMap<PodUid, PodRecord>,
-    /// The cards that a pod would get on each node after kube-scheduler's evictions there.
+    /// The GPUs that a pod would get on each node after kube-scheduler's evictions there.
     plans: Plans,
     /// Pods whose deletion has begun, evicted ones included.
     ending: HashMap<PodUid, Timestamp>,
@@ -89,10 +89,10 @@ pub struct Index {
 /// What the operator should read in the log.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Notice {
-    /// A pod's request for cards cannot be read.
+    /// A pod's request for GPUs cannot be read.
     RefusedPod { uid: PodUid, namespace: String, name: String, error: String },
-    /// A node's report of its cards cannot be read.
-    RefusedCards { node: NodeName, error: String },
+    /// A node's report of its GPUs cannot be read.
+    RefusedGpus { node: NodeName, error: String },
     /// A node's annotation of what it can do cannot be read.
     RefusedSpeed { node: NodeName, error: String },
     /// A reading is not believed.
@@ -177,12 +177,12 @@ impl Index {
         self.now = now;
     }
 
-    /// What becomes due by time alone: ends departures, settles lost cards, and computes prepared values anew that are
+    /// What becomes due by time alone: ends departures, settles lost GPUs, and computes prepared values anew that are
     /// too old.
     pub fn tick(&mut self, now: Timestamp) {
         self.at(now);
         self.end_departures(now);
-        self.settle_lost_cards(now);
+        self.settle_lost_gpus(now);
         self.release_held_readings();
         self.changes.too_old = true;
     }

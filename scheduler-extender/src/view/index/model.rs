@@ -2,7 +2,7 @@
 //!
 //! One fault is among them: a binding's request or reply that is late or lost, or a pod that is deleted by force. The
 //! watch shows each change of a pod at any later time, or not at all before a list. What holds in every state: the
-//! bindings that the API server has carried out never exceed a card; each of them, and each that it still may carry
+//! bindings that the API server has carried out never exceed a GPU; each of them, and each that it still may carry
 //! out, is charged on its node; the snapshot has what the index has. And once everything has arrived and the pods are
 //! gone, nothing is charged.
 
@@ -20,7 +20,7 @@ use super::{GpuPodId, Index, PodUse, WatchedPod};
 use crate::view::{Current, fixtures};
 
 const NODES: usize = 2;
-/// Of a card's 16 units: the first two fit one card together, the third does not fit beside the first.
+/// Of a GPU's 16 units: the first two fit one GPU together, the third does not fit beside the first.
 const SIZES: [u32; 3] = [9, 7, 8];
 const PODS: usize = SIZES.len();
 /// Requests and replies that are lost, and pods that are deleted, together.
@@ -72,9 +72,9 @@ impl Objects {
         let nodes = array::from_fn(|at| NodeName::from(format!("n{at}")));
         let pending = array::from_fn(|pod| fixtures::gpu_pod(&ids[pod], SIZES[pod], None));
         let request = pending.each_ref().map(|facts| gpu(facts).request.clone());
-        // The nodes' cards have one name, so that two worlds whose nodes have changed places are alike.
+        // The nodes' GPUs have one name, so that two worlds whose nodes have changed places are alike.
         let claims =
-            request.each_ref().map(|request| Claim::on_card(request, &fixtures::card().uuid));
+            request.each_ref().map(|request| Claim::on_gpu(request, &fixtures::gpu().uuid));
         let bound = array::from_fn(|pod| {
             let on = |node| Some((node, claims[pod].clone()));
             nodes.each_ref().map(|node| fixtures::gpu_pod(&ids[pod], SIZES[pod], on(node)))
@@ -118,7 +118,7 @@ impl World {
     fn new() -> Self {
         let objects = Arc::new(Objects::new());
         let mut index = fixtures::index();
-        let node = |name: &NodeName| fixtures::node(name.as_str(), vec![fixtures::card()]);
+        let node = |name: &NodeName| fixtures::node(name.as_str(), vec![fixtures::gpu()]);
         let nodes: Vec<NodeFacts> = objects.nodes.iter().map(node).collect();
         index.apply_nodes(Event::Listed(nodes), now());
         let none = index.apply_pods(Event::Listed(Vec::new()), &mut HashSet::new(), now());
@@ -317,7 +317,7 @@ impl World {
     fn check(&self, last: &Current) {
         for at in 0..NODES {
             let bound = (0..PODS).filter(|pod| self.api[*pod] == ApiPod::Bound(at));
-            assert!(bound.map(|pod| SIZES[pod]).sum::<u32>() <= fixtures::card().units.0);
+            assert!(bound.map(|pod| SIZES[pod]).sum::<u32>() <= fixtures::gpu().units.0);
             let account = &self.ledger(at).read().accounts()[0];
             for pod in 0..PODS {
                 let is_bound = self.api[pod] == ApiPod::Bound(at);
@@ -333,8 +333,8 @@ impl World {
         let current = self.index.clone().publish(last);
         let snapshot = current.as_ref().map_or(&last.snapshot, |current| &current.snapshot);
         for at in 0..NODES {
-            let cards = snapshot.cards(self.objects.nodes[at].as_str()).unwrap();
-            assert_eq!(cards.accounts(), self.ledger(at).read().accounts());
+            let gpus = snapshot.gpus(self.objects.nodes[at].as_str()).unwrap();
+            assert_eq!(gpus.accounts(), self.ledger(at).read().accounts());
         }
     }
 

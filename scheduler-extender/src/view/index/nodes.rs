@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn pods_that_name_nodes_that_do_not_exist_make_no_snapshot_larger() {
         let view = fixtures::view();
-        fixtures::join(&view, "a", vec![fixtures::card()]);
+        fixtures::join(&view, "a", vec![fixtures::gpu()]);
         let request = |number: usize| PodRequest {
             uid: format!("p{number}").into(),
             node: format!("forged-{number}").into(),
@@ -236,7 +236,7 @@ mod tests {
     fn a_snapshot_is_small_again_once_most_nodes_are_gone() {
         let view = fixtures::view();
         let names: Vec<String> = (0..200).map(|number| format!("n{number}")).collect();
-        fixtures::list(&view, &names, &fixtures::card());
+        fixtures::list(&view, &names, &fixtures::gpu());
         assert_eq!(view.read().chunks().len(), 4);
         // A pod's charge keeps the one in the third chunk.
         let pod = GpuPodId { uid: "p".into(), namespace: "ml".to_owned(), name: "p".to_owned() };
@@ -245,17 +245,17 @@ mod tests {
             index.reserve(&pod, &request, &"n130".into(), &ChoiceRule::default()).is_ok()
         };
         assert!(view.change(reserve));
-        fixtures::list(&view, &names[..10], &fixtures::card());
+        fixtures::list(&view, &names[..10], &fixtures::gpu());
         let snapshot = view.read();
         assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (11, 3));
-        assert!(snapshot.cards("n130").is_some() && snapshot.cards("n9").is_some());
+        assert!(snapshot.gpus("n130").is_some() && snapshot.gpus("n9").is_some());
         view.change(|index| index.cancel(&pod.uid, &"n130".into()));
         let snapshot = view.read();
         assert_eq!((snapshot.names().len(), snapshot.chunks().len()), (10, 1));
         // It grows again.
-        fixtures::list(&view, &names, &fixtures::card());
+        fixtures::list(&view, &names, &fixtures::gpu());
         let snapshot = view.read();
         let places: Vec<_> = names.iter().map(|name| snapshot.names().place(name)).collect();
-        assert!(places.iter().all(|place| snapshot.at(place.unwrap()).cards.is_some()));
+        assert!(places.iter().all(|place| snapshot.at(place.unwrap()).gpus.is_some()));
     }
 }

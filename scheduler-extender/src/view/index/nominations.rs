@@ -1,26 +1,26 @@
-//! Cards that are kept for pods for which others were evicted.
+//! GPUs that are kept for pods for which others were evicted.
 
 use placement::gpu::{Charge, ChoiceRule, GpuRequest};
 use placement::shares::SharedTable;
-use placement::units::{CardId, NodeName, PodUid};
+use placement::units::{GpuId, NodeName, PodUid};
 
 use super::{Index, PodRecord};
 
-/// By pod: the cards of each node where kube-scheduler may evict others for it.
-pub(super) type Plans = SharedTable<PodUid, Vec<(NodeName, Vec<CardId>)>>;
+/// By pod: the GPUs of each node where kube-scheduler may evict others for it.
+pub(super) type Plans = SharedTable<PodUid, Vec<(NodeName, Vec<GpuId>)>>;
 
 impl Index {
-    /// Stores the plan of a pod's preemption: the cards that the pod would get, by node.
-    pub fn plan(&mut self, namespace: &str, pod: &PodUid, cards: Vec<(NodeName, Vec<CardId>)>) {
-        self.plans.insert(namespace, pod.clone(), cards);
+    /// Stores the plan of a pod's preemption: the GPUs that the pod would get, by node.
+    pub fn plan(&mut self, namespace: &str, pod: &PodUid, gpus: Vec<(NodeName, Vec<GpuId>)>) {
+        self.plans.insert(namespace, pod.clone(), gpus);
     }
 
-    /// Keeps cards of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or
-    /// until [`Index::release_kept`]. Releases cards that were kept for it before.
-    pub fn keep(&mut self, pod: &PodUid, node: &NodeName, cards: Vec<CardId>) {
+    /// Keeps GPUs of a node for a waiting pod, for which pods were evicted there, until it is bound or deleted, or
+    /// until [`Index::release_kept`]. Releases GPUs that were kept for it before.
+    pub fn keep(&mut self, pod: &PodUid, node: &NodeName, gpus: Vec<GpuId>) {
         self.release_kept(pod);
         self.change_record(pod, |index, record| {
-            index.plan(&record.namespace, pod, vec![(node.clone(), cards)]);
+            index.plan(&record.namespace, pod, vec![(node.clone(), gpus)]);
             record.kept = Some(node.clone());
             index.set_nominated(pod, record);
         });
@@ -35,17 +35,17 @@ impl Index {
         });
     }
 
-    /// Whether pods that are being deleted still hold units of these cards.
+    /// Whether pods that are being deleted still hold units of these GPUs.
     #[must_use]
-    pub fn has_ending_pods_on(&self, node: &NodeName, cards: &[CardId]) -> bool {
+    pub fn has_ending_pods_on(&self, node: &NodeName, gpus: &[GpuId]) -> bool {
         let Some(node) = self.nodes.get(node) else { return false };
         let is_ending = |charge: &Charge| self.ending.contains_key(&charge.pod);
         node.ledger.read().accounts().iter().any(|account| {
-            cards.contains(&account.card.uuid) && account.charges.iter().any(is_ending)
+            gpus.contains(&account.gpu.uuid) && account.charges.iter().any(is_ending)
         })
     }
 
-    /// Updates the nomination in the ledgers, after the pod's nominated node or its kept cards have changed.
+    /// Updates the nomination in the ledgers, after the pod's nominated node or its kept GPUs have changed.
     pub(super) fn set_nominated(&mut self, uid: &PodUid, record: &mut PodRecord) {
         let wanted = record.nominated_by_scheduler.as_ref().or(record.kept.as_ref()).cloned();
         if record.nominated == wanted {
@@ -56,29 +56,29 @@ impl Index {
         if self.nodes.get(&node).is_none_or(|known| known.ledger.is_empty()) {
             return;
         }
-        let cards = self.planned(uid, &node);
-        let Some(cards) = cards.or_else(|| self.freed(uid, &node, &record.request)) else { return };
-        self.nodes.change(&node, |known| known.ledger.nominate(uid, &record.request, &cards));
+        let gpus = self.planned(uid, &node);
+        let Some(gpus) = gpus.or_else(|| self.freed(uid, &node, &record.request)) else { return };
+        self.nodes.change(&node, |known| known.ledger.nominate(uid, &record.request, &gpus));
         record.nominated = Some(node);
     }
 
-    /// The cards that the preemption of a pod planned on a node.
-    fn planned(&self, uid: &PodUid, node: &NodeName) -> Option<Vec<CardId>> {
-        let (_, cards) = self.plans.get(uid)?.iter().find(|(at, _)| at == node)?;
-        Some(cards.clone())
+    /// The GPUs that the preemption of a pod planned on a node.
+    fn planned(&self, uid: &PodUid, node: &NodeName) -> Option<Vec<GpuId>> {
+        let (_, gpus) = self.plans.get(uid)?.iter().find(|(at, _)| at == node)?;
+        Some(gpus.clone())
     }
 
-    /// The cards that a nominated pod gets once the ending pods of its node are gone, for a pod without a plan: if
+    /// The GPUs that a nominated pod gets once the ending pods of its node are gone, for a pod without a plan: if
     /// another replica led at the preemption, the plan is in that process. The victims are among the ending pods, and
     /// the choice follows the same rule.
-    fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<CardId>> {
-        // Whatever the policy's strategy, any card that is free then suffices. What the namespace may take is in the
+    fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<GpuId>> {
+        // Whatever the policy's strategy, any GPU that is free then suffices. What the namespace may take is in the
         // request.
         let rule = ChoiceRule { measure: self.measure.current(), ..ChoiceRule::default() };
-        let cards = self.nodes.get(node)?.ledger.read();
+        let gpus = self.nodes.get(node)?.ledger.read();
         let choice =
-            cards.fit_without(|pod| self.ending.contains_key(pod), uid, request, &rule).ok()?;
-        Some(choice.card_ids())
+            gpus.fit_without(|pod| self.ending.contains_key(pod), uid, request, &rule).ok()?;
+        Some(choice.gpu_ids())
     }
 
     pub(super) fn end_nomination(&mut self, uid: &PodUid, record: &mut PodRecord) {

@@ -33,11 +33,11 @@ pub(super) struct PodRecord {
     pub(super) nodes: Vec<NodeName>,
     /// The nominated node in its status.
     pub(super) nominated_by_scheduler: Option<NodeName>,
-    /// The node where cards are kept for it, after pods were evicted.
+    /// The node where GPUs are kept for it, after pods were evicted.
     pub(super) nominated: Option<NodeName>,
     /// The node where this program has evicted pods for it, which is not in its status.
     pub(super) kept: Option<NodeName>,
-    /// The card that this process chose for it, until its admission is known.
+    /// The GPU that this process chose for it, until its admission is known.
     pub(super) sent: Option<Sent>,
     /// While kube-scheduler finds no node for it: its priority, and when it was created.
     pub(super) waits: Option<(i32, Option<Timestamp>)>,
@@ -45,20 +45,20 @@ pub(super) struct PodRecord {
     pub(super) unlisted: bool,
     /// Its kubelet has reported that it admitted the pod.
     pub(super) admitted: bool,
-    /// Since when it was seen admitted while its claim names a card that its node does not report.
-    pub(super) on_lost_card_since: Option<Timestamp>,
+    /// Since when it was seen admitted while its claim names a GPU that its node does not report.
+    pub(super) on_lost_gpu_since: Option<Timestamp>,
     /// Whether its request counts in the measure of fragmentation.
     pub(super) measured: bool,
 }
 
-/// Why no card was reserved.
+/// Why no GPU was reserved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReservationError {
-    /// No card of the node fits.
+    /// No GPU of the node fits.
     NoFit(NodeName, NoFit),
     /// The pod is bound to the node already.
     Bound(NodeName),
-    /// Cards of the node are reserved for what the pod asked for before, since a binding may be under way.
+    /// GPUs of the node are reserved for what the pod asked for before, since a binding may be under way.
     Changed(NodeName),
     /// The UID belongs to a pod of another name.
     OtherPod(OtherPod),
@@ -76,9 +76,9 @@ pub struct OtherPod {
     pub name: String,
 }
 
-/// The units that one pod holds of a card, with the pod's name.
+/// The units that one pod holds of a GPU, with the pod's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodOnCard {
+pub struct PodOnGpu {
     /// Its namespace; empty for a pod that is only in the node's report.
     pub namespace: String,
     /// Its name, or its UID for a pod that is only in the node's report.
@@ -117,7 +117,7 @@ impl PodRecord {
             waits: None,
             unlisted: false,
             admitted: false,
-            on_lost_card_since: None,
+            on_lost_gpu_since: None,
             measured: false,
         }
     }

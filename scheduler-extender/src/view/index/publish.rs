@@ -17,7 +17,7 @@ pub(super) struct Changes {
     pub(super) others: bool,
     /// Whether prepared values may be too old.
     pub(super) too_old: bool,
-    /// The last version of a node's cards.
+    /// The last version of a node's GPUs.
     pub(super) last_version: u64,
 }
 
@@ -140,22 +140,22 @@ impl Index {
 
 /// The node's state, if it differs from the last one.
 fn next_state(node: &Node, last: &NodeState, last_version: &mut u64) -> Option<NodeState> {
-    let cards = (!node.ledger.is_empty()).then(|| Arc::clone(node.ledger.read()));
-    let are_same_cards = match (&cards, &last.cards) {
-        (Some(cards), Some(before)) => Arc::ptr_eq(cards, before),
+    let gpus = (!node.ledger.is_empty()).then(|| Arc::clone(node.ledger.read()));
+    let are_same_gpus = match (&gpus, &last.gpus) {
+        (Some(gpus), Some(before)) => Arc::ptr_eq(gpus, before),
         (None, None) => true,
         _ => false,
     };
-    if are_same_cards && node.load == last.load {
+    if are_same_gpus && node.load == last.load {
         return None;
     }
-    let cards_version = match &cards {
-        Some(_) if are_same_cards => last.cards_version,
+    let gpus_version = match &gpus {
+        Some(_) if are_same_gpus => last.gpus_version,
         Some(_) => {
             *last_version += 1;
             *last_version
         }
         None => 0,
     };
-    Some(NodeState { load: node.load.clone(), cards, cards_version })
+    Some(NodeState { load: node.load.clone(), gpus, gpus_version })
 }

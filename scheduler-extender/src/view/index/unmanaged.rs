@@ -1,50 +1,50 @@
-//! Unmanaged memory on cards: memory in use beyond the units that pods hold, by the annotation
+//! Unmanaged memory on GPUs: memory in use beyond the units that pods hold, by the annotation
 //! `plimsoll.dev/gpu-share`.
 
 use jiff::Timestamp;
-use placement::gpu::{Card, MeasuredMemory, in_both_measurements};
+use placement::gpu::{Gpu, MeasuredMemory, in_both_measurements};
 use placement::policy::UnmanagedMemory;
-use placement::units::{CardId, MiB, NodeName, Units};
+use placement::units::{GpuId, MiB, NodeName, Units};
 
 use super::Index;
 use super::nodes::Node;
 
-/// Units, by card.
-type OnCards = Vec<(CardId, Units)>;
+/// Units, by GPU.
+type OnGpus = Vec<(GpuId, Units)>;
 
-/// The memory of a card.
+/// The memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CardMemory {
-    /// The card.
-    pub uuid: CardId,
+pub struct GpuMemory {
+    /// The GPU.
+    pub uuid: GpuId,
     /// All of it.
     pub memory: MiB,
     /// What is in use, as last measured; `None` without a fresh measurement.
     pub used: Option<MiB>,
 }
 
-/// The last two measurements of a node's cards.
+/// The last two measurements of a node's GPUs.
 #[derive(Debug, Clone)]
 pub(super) struct LastMeasurements {
     last: MeasuredMemory,
     /// The unmanaged memory by `last`.
-    unmanaged: OnCards,
-    before: Option<(MeasuredMemory, OnCards)>,
+    unmanaged: OnGpus,
+    before: Option<(MeasuredMemory, OnGpus)>,
 }
 
 impl LastMeasurements {
-    fn new(measured: &MeasuredMemory, cards: &[Card], known: Option<Self>) -> Self {
+    fn new(measured: &MeasuredMemory, gpus: &[Gpu], known: Option<Self>) -> Self {
         let before = match known {
             // The same measurement.
             Some(known) if known.last.at >= measured.at => return known,
             Some(Self { last, unmanaged, .. }) => Some((last, unmanaged)),
             None => None,
         };
-        Self { last: measured.clone(), unmanaged: measured.unmanaged(cards), before }
+        Self { last: measured.clone(), unmanaged: measured.unmanaged(gpus), before }
     }
 
     /// The unmanaged memory that both measurements show, if both are fresh at `now`.
-    fn unmanaged(&self, now: Timestamp) -> OnCards {
+    fn unmanaged(&self, now: Timestamp) -> OnGpus {
         match &self.before {
             Some((before, unmanaged))
                 if before.is_fresh(self.last.at) && self.last.is_fresh(now) =>
@@ -57,14 +57,14 @@ impl LastMeasurements {
 }
 
 impl Node {
-    /// Applies a measurement of its cards; `None` where there is none.
+    /// Applies a measurement of its GPUs; `None` where there is none.
     pub(super) fn set_measured(&mut self, measured: Option<&MeasuredMemory>) {
         let known = self.measured.take();
-        let cards = self.ledger.cards();
-        if !cards.is_empty()
+        let gpus = self.ledger.gpus();
+        if !gpus.is_empty()
             && let Some(measured) = measured
         {
-            self.measured = Some(LastMeasurements::new(measured, cards, known));
+            self.measured = Some(LastMeasurements::new(measured, gpus, known));
         }
     }
 
@@ -74,7 +74,7 @@ impl Node {
         self.ledger.set_unmanaged(self.unmanaged(counts, now));
     }
 
-    fn unmanaged(&self, counts: bool, now: Timestamp) -> OnCards {
+    fn unmanaged(&self, counts: bool, now: Timestamp) -> OnGpus {
         match &self.measured {
             Some(measured) if counts => measured.unmanaged(now),
             _ => Vec::new(),
@@ -83,17 +83,17 @@ impl Node {
 }
 
 impl Index {
-    /// The memory of a node's cards, with what is in use by a measurement that is fresh at `now`.
+    /// The memory of a node's GPUs, with what is in use by a measurement that is fresh at `now`.
     #[must_use]
-    pub fn card_memory(&self, node: &NodeName, now: Timestamp) -> Vec<CardMemory> {
+    pub fn gpu_memory(&self, node: &NodeName, now: Timestamp) -> Vec<GpuMemory> {
         let Some(node) = self.nodes.get(node) else { return Vec::new() };
         let last = node.measured.as_ref().map(|measured| &measured.last);
         let fresh = last.filter(|last| last.is_fresh(now));
-        let memory = |card: &Card| {
-            let used = fresh.and_then(|measured| measured.on(&card.uuid));
-            CardMemory { uuid: card.uuid.clone(), memory: card.memory, used }
+        let memory = |gpu: &Gpu| {
+            let used = fresh.and_then(|measured| measured.on(&gpu.uuid));
+            GpuMemory { uuid: gpu.uuid.clone(), memory: gpu.memory, used }
         };
-        node.ledger.cards().iter().map(memory).collect()
+        node.ledger.gpus().iter().map(memory).collect()
     }
 
     /// Whether the policy in force counts unmanaged memory.

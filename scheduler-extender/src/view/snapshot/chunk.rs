@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use placement::gpu::NodeCards;
+use placement::gpu::NodeGpus;
 use placement::load::NodeLoad;
 
 /// The number of nodes in a chunk. 5,000 nodes are 79 chunks.
@@ -18,10 +18,10 @@ const _: () = assert!(CHUNK == NodeSet::BITS as usize);
 pub struct NodeState {
     /// Its load; `None` where the watch has not shown the node.
     pub load: Option<NodeLoad>,
-    /// Its cards; `None` where it reports none and no pod is charged there.
-    pub cards: Option<Arc<NodeCards>>,
-    /// The number of this value of `cards`: no other value has it, of no node. 0 without cards.
-    pub cards_version: u64,
+    /// Its GPUs; `None` where it reports none and no pod is charged there.
+    pub gpus: Option<Arc<NodeGpus>>,
+    /// The number of this value of `gpus`: no other value has it, of no node. 0 without GPUs.
+    pub gpus_version: u64,
 }
 
 /// The nodes of [`CHUNK`] places. A place that no node has is empty.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Measure;
-use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeCards};
+use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeGpus};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
 use placement::units::{MetricName, NodeName, PodUid};
 
@@ -45,7 +45,7 @@ pub struct Snapshot {
     pub(super) names: Arc<NodeNames>,
     pub(super) chunks: Box<[Arc<Chunk>]>,
     pub(super) in_flight: Arc<PodUids>,
-    /// Whether deleted pods may hold units of cards.
+    /// Whether deleted pods may hold units of GPUs.
     pub(super) deleted_may_hold: bool,
 }
 
@@ -63,7 +63,7 @@ impl Snapshot {
         }
     }
 
-    /// The names of all nodes: those that the watch has shown, and others on which pods hold cards.
+    /// The names of all nodes: those that the watch has shown, and others on which pods hold GPUs.
     #[must_use]
     pub fn names(&self) -> &Arc<NodeNames> {
         &self.names
@@ -103,10 +103,10 @@ impl Snapshot {
         self.named(name)?.load.as_ref()
     }
 
-    /// A node's cards; `None` where it reports none and no pod is charged there.
+    /// A node's GPUs; `None` where it reports none and no pod is charged there.
     #[must_use]
-    pub fn cards(&self, name: &str) -> Option<&Arc<NodeCards>> {
-        self.named(name)?.cards.as_ref()
+    pub fn gpus(&self, name: &str) -> Option<&Arc<NodeGpus>> {
+        self.named(name)?.gpus.as_ref()
     }
 
     /// The nodes that the watch has shown, with their loads.
@@ -114,9 +114,9 @@ impl Snapshot {
         self.states().filter_map(|(name, state)| Some((name, state.load.as_ref()?)))
     }
 
-    /// The nodes that report cards or on which pods are charged, with their cards.
-    pub fn nodes_with_cards(&self) -> impl Iterator<Item = (&NodeName, &Arc<NodeCards>)> {
-        self.states().filter_map(|(name, state)| Some((name, state.cards.as_ref()?)))
+    /// The nodes that report GPUs or on which pods are charged, with their GPUs.
+    pub fn nodes_with_gpus(&self) -> impl Iterator<Item = (&NodeName, &Arc<NodeGpus>)> {
+        self.states().filter_map(|(name, state)| Some((name, state.gpus.as_ref()?)))
     }
 
     /// All nodes, in the order of their places.
@@ -130,13 +130,13 @@ impl Snapshot {
         Some(&chunk.nodes[slot % CHUNK])
     }
 
-    /// The rule by which cards and nodes are chosen.
+    /// The rule by which GPUs and nodes are chosen.
     #[must_use]
     pub fn choice_rule(&self) -> ChoiceRule {
         ChoiceRule { strategy: self.policy.policy.gpu.placement, measure: self.measure.clone() }
     }
 
-    /// What pods of a namespace may take of cards beyond their units.
+    /// What pods of a namespace may take of GPUs beyond their units.
     #[must_use]
     pub fn beyond_units_of(&self, namespace: &str) -> BeyondUnits {
         self.policy.policy.gpu.beyond_units_of(namespace)
@@ -150,11 +150,11 @@ impl Snapshot {
             && self.back_offs.get(node).is_some_and(|back_off| back_off.rejects(namespace, now))
     }
 
-    /// The cards of a node that a pod would go to, or that Bind chose for it.
+    /// The GPUs of a node that a pod would go to, or that Bind chose for it.
     ///
     /// # Errors
     ///
-    /// Why no card fits.
+    /// Why no GPU fits.
     pub fn fit(
         &self,
         node: &str,
@@ -162,14 +162,14 @@ impl Snapshot {
         request: &GpuRequest,
         rule: &ChoiceRule,
     ) -> Result<Choice, NoFit> {
-        self.cards(node).ok_or(NoFit::NoCards)?.fit(pod, request, rule)
+        self.gpus(node).ok_or(NoFit::NoGpus)?.fit(pod, request, rule)
     }
 
     /// As [`Snapshot::fit`], without the pods for which `gone` returns true.
     ///
     /// # Errors
     ///
-    /// Why no card fits even then.
+    /// Why no GPU fits even then.
     pub fn fit_without(
         &self,
         node: &str,
@@ -178,7 +178,7 @@ impl Snapshot {
         request: &GpuRequest,
         rule: &ChoiceRule,
     ) -> Result<Choice, NoFit> {
-        self.cards(node).ok_or(NoFit::NoCards)?.fit_without(gone, pod, request, rule)
+        self.gpus(node).ok_or(NoFit::NoGpus)?.fit_without(gone, pod, request, rule)
     }
 
     /// For each metric of the policy, how many nodes have no fresh reading of it.

@@ -22,15 +22,15 @@ pub struct Prepared {
 #[derive(Debug)]
 pub(in crate::view) struct PreparedChunk {
     pub(super) loads: PreparedNodes,
-    cards: ChunkCards,
+    gpus: ChunkGpus,
 }
 
-/// What a cache of ratings needs of the cards of one chunk, without the cards themselves.
+/// What a cache of ratings needs of the GPUs of one chunk, without the GPUs themselves.
 #[derive(Debug)]
-pub(crate) struct ChunkCards {
-    /// The versions of the nodes' cards; 0 without cards.
+pub(crate) struct ChunkGpus {
+    /// The versions of the nodes' GPUs; 0 without GPUs.
     pub(crate) versions: Box<[u64]>,
-    /// The nodes on which cards are set aside for a pod by its UID.
+    /// The nodes on which GPUs are set aside for a pod by its UID.
     pub(crate) set_aside: NodeSet,
 }
 
@@ -56,15 +56,15 @@ impl PreparedChunk {
     }
 
     fn with_loads(loads: PreparedNodes, chunk: &Chunk) -> Self {
-        let versions = chunk.nodes.iter().map(|node| node.cards_version).collect();
+        let versions = chunk.nodes.iter().map(|node| node.gpus_version).collect();
         let mut set_aside = 0;
         for (node, state) in chunk.nodes.iter().enumerate() {
-            let cards = state.cards.as_ref();
-            if cards.is_some_and(|cards| cards.pods_with_set_aside_cards().next().is_some()) {
+            let gpus = state.gpus.as_ref();
+            if gpus.is_some_and(|gpus| gpus.pods_with_set_aside_gpus().next().is_some()) {
                 set_aside |= 1 << node;
             }
         }
-        Self { loads, cards: ChunkCards { versions, set_aside } }
+        Self { loads, gpus: ChunkGpus { versions, set_aside } }
     }
 
     /// Whether all loads are those under `policy` at `now`.
@@ -106,9 +106,9 @@ impl<'a> PreparedLoads<'a> {
 }
 
 impl Prepared {
-    /// The cards of a chunk.
-    pub(crate) fn cards_in(&self, chunk: usize) -> &ChunkCards {
-        &self.chunks[chunk].cards
+    /// The GPUs of a chunk.
+    pub(crate) fn gpus_in(&self, chunk: usize) -> &ChunkGpus {
+        &self.chunks[chunk].gpus
     }
 
     fn loads<'a>(

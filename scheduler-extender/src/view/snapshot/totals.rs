@@ -1,22 +1,22 @@
-//! Sums over the cards of all nodes.
+//! Sums over the GPUs of all nodes.
 
 use super::Snapshot;
 
 /// Sums over the whole cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Nodes with cards.
+    /// Nodes with GPUs.
     pub nodes: u64,
-    /// Cards.
-    pub cards: u64,
-    /// Cards that are reported unhealthy.
+    /// GPUs.
+    pub gpus: u64,
+    /// GPUs that are reported unhealthy.
     pub unhealthy: u64,
-    /// Units of all cards.
+    /// Units of all GPUs.
     pub units: u64,
-    /// Units that pods hold. A pod of unknown place counts on each card of its node, one that is not on a card yet
+    /// Units that pods hold. A pod of unknown place counts on each GPU of its node, one that is not on a GPU yet
     /// once.
     pub used: u64,
-    /// Units that pods of known place hold beyond what their card has; above 0 after a binding by another scheduler or
+    /// Units that pods of known place hold beyond what their GPU has; above 0 after a binding by another scheduler or
     /// an edited claim.
     pub overbooked: u64,
     /// Reservations that the API server has not confirmed.
@@ -28,15 +28,14 @@ impl Snapshot {
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for (_, cards) in self.nodes_with_cards() {
-            totals.nodes += u64::from(!cards.accounts().is_empty());
-            totals.reserved += cards.reserved() as u64;
-            totals.used +=
-                cards.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
-            for account in cards.accounts() {
-                let units = u64::from(account.card.units.0);
-                totals.cards += 1;
-                totals.unhealthy += u64::from(!account.card.healthy);
+        for (_, gpus) in self.nodes_with_gpus() {
+            totals.nodes += u64::from(!gpus.accounts().is_empty());
+            totals.reserved += gpus.reserved() as u64;
+            totals.used += gpus.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum::<u64>();
+            for account in gpus.accounts() {
+                let units = u64::from(account.gpu.units.0);
+                totals.gpus += 1;
+                totals.unhealthy += u64::from(!account.gpu.healthy);
                 totals.units += units;
                 totals.used += u64::from(account.held().0);
                 totals.overbooked += u64::from(account.of_known_place().0).saturating_sub(units);

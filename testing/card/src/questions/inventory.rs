@@ -25,10 +25,10 @@ pub(super) fn ask(lab: &mut Lab) {
                 ensure!(units == wanted, "the node offers {units} units, not {wanted}");
                 Ok(Some(()))
             })?;
-            let cards = lab.annotation("plimsoll.dev/gpu-cards")?;
-            let named = cards.contains(&lab.gpu.uuid);
+            let gpus = lab.annotation("plimsoll.dev/gpu-cards")?;
+            let named = gpus.contains(&lab.gpu.uuid);
             let took = seconds(begin.elapsed());
-            Ok(promise(named, format!("{wanted} units after {took}; the report: {cards}")))
+            Ok(promise(named, format!("{wanted} units after {took}; the report: {gpus}")))
         },
     );
     lab.ask("isolation-reported", "a node reports no isolation that it cannot enforce", |lab| {

@@ -48,7 +48,7 @@ fn filter_calls(rig: &SchedulerRig<'_>, pod: &str) -> usize {
 pub(super) async fn after_a_failed_bind_the_pod_is_tried_again_from_filter(
     rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {
-    const ERROR: &str = "no card is left";
+    const ERROR: &str = "no GPU is left";
     rig.managed("failed").await?;
     rig.called(Verb::Bind, "failed", 1).await?;
     same("the Filter calls", filter_calls(rig, "failed"), 1)?;

@@ -1,4 +1,4 @@
-//! The checker counts what must never happen. It knows the machines' real cards and loads, and reads API objects and
+//! The checker counts what must never happen. It knows the machines' real GPUs and loads, and reads API objects and
 //! what processes see.
 //!
 //! It shares no code with Plimsoll: [`crate::model`] reads claims, readings and records a second time. Invariants: a
@@ -13,9 +13,9 @@ use sim::kubelet::{Process, ProcessEvent};
 use sim::scheduler::{Decision, Verdict};
 
 use crate::model::loads::Loads;
-use crate::model::nodes::{CARD_MIB, UNIT_MIB};
+use crate::model::nodes::{GPU_MIB, UNIT_MIB};
 use crate::model::objects::{
-    annotated_overload, card_of, claim, daemon_node, has_ended, is_daemon, is_running, name,
+    annotated_overload, claim, daemon_node, gpu_of, has_ended, is_daemon, is_running, name,
     peak_units, text, uid,
 };
 use crate::model::policy::Policy;
@@ -39,10 +39,11 @@ pub(crate) struct Counts {
     pub(crate) running: usize,
     /// Pods that are neither bound nor deleted.
     pub(crate) pending: usize,
-    /// MiB promised beyond a card's memory: the largest excess of each card, summed over all cards.
+    /// MiB promised beyond a GPU's memory: the largest excess of each GPU, summed over all GPUs.
     pub(crate) double_booked_mib: u64,
-    /// Containers that saw a card other than their claim's, or none, or more.
-    pub(crate) card_mismatches: usize,
+    /// Containers that saw a GPU other than their claim's, or none, or more.
+    #[serde(rename = "card_mismatches")]
+    pub(crate) gpu_mismatches: usize,
     /// Pods placed on overloaded nodes.
     pub(crate) hot_node_placements: usize,
 }
@@ -50,7 +51,7 @@ pub(crate) struct Counts {
 impl Counts {
     /// Whether everything that must never happen was counted 0 times.
     pub(crate) fn is_clean(&self) -> bool {
-        (self.double_booked_mib, self.card_mismatches, self.hot_node_placements) == (0, 0, 0)
+        (self.double_booked_mib, self.gpu_mismatches, self.hot_node_placements) == (0, 0, 0)
     }
 }
 
@@ -72,8 +73,8 @@ struct PodRecord {
     failed: Option<String>,
 }
 
-/// MiB by pod UID, for each card UUID.
-type MibByCard = BTreeMap<String, BTreeMap<String, u64>>;
+/// MiB by pod UID, for each GPU UUID.
+type MibByGpu = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// The checker's records.
 pub(crate) struct Checker {
@@ -85,14 +86,14 @@ pub(crate) struct Checker {
     /// Nodes of which the extender has said that it rejects them for their load.
     rejected_by_extender: BTreeSet<String>,
     /// By the claims of bound pods.
-    claimed: MibByCard,
-    /// By the cards that processes see.
-    visible: MibByCard,
-    /// MiB promised beyond a card's memory at the worst moment.
+    claimed: MibByGpu,
+    /// By the GPUs that processes see.
+    visible: MibByGpu,
+    /// MiB promised beyond a GPU's memory at the worst moment.
     worst_excess: BTreeMap<String, u64>,
-    card_mismatches: usize,
+    gpu_mismatches: usize,
     hot_node_placements: usize,
-    /// Containers with GPU memory whose cards were checked.
+    /// Containers with GPU memory whose GPUs were checked.
     pub(crate) checked_containers: usize,
     /// What went wrong, for people.
     pub(crate) findings: Vec<String>,
@@ -108,7 +109,7 @@ impl Checker {
             claimed: BTreeMap::new(),
             visible: BTreeMap::new(),
             worst_excess: BTreeMap::new(),
-            card_mismatches: 0,
+            gpu_mismatches: 0,
             hot_node_placements: 0,
             checked_containers: 0,
             findings: Vec::new(),
@@ -177,7 +178,7 @@ impl Checker {
                 let record = self.pods.entry(process.uid.clone()).or_default();
                 record.started.insert(process.container.clone());
                 if let Some(pod) = pod.filter(|pod| uid(pod) == process.uid) {
-                    self.check_cards(process, pod);
+                    self.check_gpus(process, pod);
                 }
             }
         }
@@ -229,10 +230,10 @@ impl Checker {
 
     fn charge_claim(&mut self, pod: &Value) {
         let mib = peak_units(pod) * UNIT_MIB;
-        let cards: BTreeSet<String> = claim(pod).into_values().flatten().collect();
-        for card in cards {
-            self.claimed.entry(card.clone()).or_default().insert(uid(pod).to_owned(), mib);
-            self.check_memory(&card);
+        let gpus: BTreeSet<String> = claim(pod).into_values().flatten().collect();
+        for gpu in gpus {
+            self.claimed.entry(gpu.clone()).or_default().insert(uid(pod).to_owned(), mib);
+            self.check_memory(&gpu);
         }
     }
 
@@ -240,36 +241,36 @@ impl Checker {
         self.claimed.values_mut().for_each(|pods| pods.retain(|pod, _| pod != uid));
     }
 
-    fn check_cards(&mut self, process: &Process, pod: &Value) {
+    fn check_gpus(&mut self, process: &Process, pod: &Value) {
         let claimed = claim(pod).remove(&process.container).unwrap_or_default();
         let mib = peak_units(pod) * UNIT_MIB;
-        let mut cards: BTreeSet<String> =
-            process.devices.iter().map(|device| card_of(process, device)).collect();
-        cards.extend(process.env.get("PLIMSOLL_GPU_UUID").cloned());
-        for card in &cards {
-            self.visible.entry(card.clone()).or_default().insert(process.uid.clone(), mib);
-            self.check_memory(card);
+        let mut gpus: BTreeSet<String> =
+            process.devices.iter().map(|device| gpu_of(process, device)).collect();
+        gpus.extend(process.env.get("PLIMSOLL_GPU_UUID").cloned());
+        for gpu in &gpus {
+            self.visible.entry(gpu.clone()).or_default().insert(process.uid.clone(), mib);
+            self.check_memory(gpu);
         }
         self.checked_containers += usize::from(mib > 0);
-        // Where NVIDIA's runtime hook is installed beside CDI, any other value would add cards.
+        // Where NVIDIA's runtime hook is installed beside CDI, any other value would add GPUs.
         let visible = process.env.get("NVIDIA_VISIBLE_DEVICES").map(String::as_str);
         let hook_is_off = claimed.is_empty() || visible == Some("void");
-        if cards != claimed || !hook_is_off || (mib > 0 && claimed.is_empty()) {
-            self.card_mismatches += 1;
+        if gpus != claimed || !hook_is_off || (mib > 0 && claimed.is_empty()) {
+            self.gpu_mismatches += 1;
             let Process { pod, container, node, .. } = process;
             self.report(format!(
-                "{pod}/{container} on {node} claims {claimed:?} and sees {cards:?} (visible: {visible:?})"
+                "{pod}/{container} on {node} claims {claimed:?} and sees {gpus:?} (visible: {visible:?})"
             ));
         }
     }
 
-    fn check_memory(&mut self, card: &str) {
-        let promised = mib_on(card, &self.claimed).max(mib_on(card, &self.visible));
-        let excess = promised.saturating_sub(CARD_MIB);
-        let worst = self.worst_excess.entry(card.to_owned()).or_default();
+    fn check_memory(&mut self, gpu: &str) {
+        let promised = mib_on(gpu, &self.claimed).max(mib_on(gpu, &self.visible));
+        let excess = promised.saturating_sub(GPU_MIB);
+        let worst = self.worst_excess.entry(gpu.to_owned()).or_default();
         if excess > *worst {
             *worst = excess;
-            self.report(format!("card {card}: {promised} MiB promised of {CARD_MIB}"));
+            self.report(format!("GPU {gpu}: {promised} MiB promised of {GPU_MIB}"));
         }
     }
 
@@ -311,14 +312,14 @@ impl Checker {
             running: pods.iter().filter(|pod| pod.ran).count(),
             pending: waiting.count(),
             double_booked_mib: self.worst_excess.values().sum(),
-            card_mismatches: self.card_mismatches,
+            gpu_mismatches: self.gpu_mismatches,
             hot_node_placements: self.hot_node_placements,
         }
     }
 }
 
-fn mib_on(card: &str, mib: &MibByCard) -> u64 {
-    mib.get(card).map_or(0, |pods| pods.values().sum::<u64>())
+fn mib_on(gpu: &str, mib: &MibByGpu) -> u64 {
+    mib.get(gpu).map_or(0, |pods| pods.values().sum::<u64>())
 }
 
 impl PodRecord {

@@ -6,7 +6,7 @@ use sim::scheduler::Candidate;
 
 use crate::model::pods::{daemon, gpu, plain};
 
-const CARD: &str = "GPU-07005a1e-c0de-4000-8000-000000070000";
+const GPU: &str = "GPU-07005a1e-c0de-4000-8000-000000070000";
 
 /// A checker, with the true CPU load of cpu-1.
 fn checker(cpu: f64) -> (Checker, tempfile::TempDir) {
@@ -25,13 +25,13 @@ fn pod(mut pod: Value, node: &str, phase: &str) -> Value {
 
 fn pod_with_claim(name: &str, units: u64) -> Value {
     let mut pod = pod(gpu(name, &[units]), "gpu-1", "Running");
-    let claim = json!({"main-0": {CARD: units}}).to_string();
+    let claim = json!({"main-0": {GPU: units}}).to_string();
     pod["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-claim": claim});
     pod
 }
 
 fn process(name: &str, device: &str) -> ProcessEvent {
-    let env = [("NVIDIA_VISIBLE_DEVICES", "void"), ("PLIMSOLL_GPU_UUID", CARD)];
+    let env = [("NVIDIA_VISIBLE_DEVICES", "void"), ("PLIMSOLL_GPU_UUID", GPU)];
     ProcessEvent::Started(Process {
         node: "gpu-1".to_owned(),
         uid: name.to_owned(),
@@ -43,7 +43,7 @@ fn process(name: &str, device: &str) -> ProcessEvent {
 }
 
 #[test]
-fn a_card_that_is_promised_twice_is_counted_in_mib() {
+fn a_gpu_that_is_promised_twice_is_counted_in_mib() {
     let (mut checker, _root) = checker(0.2);
     checker.pod_applied(&pod_with_claim("a", 10), Instant::now());
     assert_eq!(checker.counts().double_booked_mib, 0);
@@ -52,13 +52,13 @@ fn a_card_that_is_promised_twice_is_counted_in_mib() {
 }
 
 #[test]
-fn a_container_that_sees_another_card_is_counted() {
+fn a_container_that_sees_another_gpu_is_counted() {
     let (mut checker, _root) = checker(0.2);
     let pod = pod_with_claim("a", 10);
     checker.process(&process("a", "/dev/nvidia0"), Some(&pod));
-    assert_eq!(checker.counts().card_mismatches, 0);
+    assert_eq!(checker.counts().gpu_mismatches, 0);
     checker.process(&process("a", "/dev/nvidia1"), Some(&pod));
-    assert_eq!(checker.counts().card_mismatches, 1);
+    assert_eq!(checker.counts().gpu_mismatches, 1);
 }
 
 /// The overload of cpu-2 is a minute old when the demo begins; that of `this-host` is known by its annotations only.

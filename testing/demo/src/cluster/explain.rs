@@ -41,7 +41,7 @@ pub(crate) fn is_overloaded(node: &explain::Node) -> bool {
     limits.into_iter().any(|limit| limit.outcome == LimitOutcome::Exceeded)
 }
 
-/// Whether the node is rejected because none of its cards takes the pod.
-pub(crate) fn lacks_card(node: &explain::Node) -> bool {
-    node.cards.as_ref().is_some_and(|cards| cards.chosen.is_empty())
+/// Whether the node is rejected because none of its GPUs takes the pod.
+pub(crate) fn lacks_gpu(node: &explain::Node) -> bool {
+    node.gpus.as_ref().is_some_and(|gpus| gpus.chosen.is_empty())
 }

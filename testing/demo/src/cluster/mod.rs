@@ -24,7 +24,7 @@ use sim::{NODES, PODS, Sim};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 pub(crate) use child::become_child;
-pub(crate) use explain::{Explainer, is_overloaded, lacks_card};
+pub(crate) use explain::{Explainer, is_overloaded, lacks_gpu};
 pub(crate) use readiness::ExtenderProbe;
 pub(crate) use state::{gpu_units, is_reading_old};
 
@@ -231,9 +231,9 @@ impl Cluster {
         fs::write(self.root.join("objects.json"), format!("{objects:#}\n"))
     }
 
-    /// From now on the node's container runtime hands over another card than it is told to.
-    pub(crate) fn hand_over_wrong_cards(&self, node: &str) {
-        self.kubelets.get(node).into_iter().for_each(Kubelet::hand_over_wrong_cards);
+    /// From now on the node's container runtime hands over another GPU than it is told to.
+    pub(crate) fn hand_over_wrong_gpus(&self, node: &str) {
+        self.kubelets.get(node).into_iter().for_each(Kubelet::hand_over_wrong_gpus);
     }
 
     /// Kills a node's kubelet, starts it again, and waits until its device plugin has registered again.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use sim::NODES;
 
-use super::explain::{Explainer, is_overloaded, lacks_card};
+use super::explain::{Explainer, is_overloaded, lacks_gpu};
 use super::{Cluster, PATIENCE, exporter};
 use crate::model::nodes::{FLEET, gpu_nodes};
 use crate::model::objects::{annotated_overload, name};
@@ -35,7 +35,7 @@ impl<'a> ExtenderProbe<'a> {
         Ok(Self { cluster, explainer: Explainer::new(cluster)? })
     }
 
-    /// Waits until the extender rejects every node that its annotations show overloaded, and finds a card on every GPU
+    /// Waits until the extender rejects every node that its annotations show overloaded, and finds a GPU on every GPU
     /// node.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl<'a> ExtenderProbe<'a> {
     }
 }
 
-/// The nodes of which the extender knows less than their annotations tell: their overload, or their cards.
+/// The nodes of which the extender knows less than their annotations tell: their overload, or their GPUs.
 fn unknown_nodes(
     explained: &[explain::Node],
     objects: &[Value],
@@ -147,14 +147,14 @@ fn unknown_nodes(
 ) -> BTreeSet<String> {
     let overloaded = objects.iter().filter(|node| annotated_overload(node, limits).is_any());
     let overloaded: BTreeSet<&str> = overloaded.map(name).collect();
-    let with_cards: BTreeSet<&str> = gpu_nodes().map(|(_, plan)| plan.name).collect();
+    let with_gpus: BTreeSet<&str> = gpu_nodes().map(|(_, plan)| plan.name).collect();
     explained
         .iter()
         .filter(|node| {
             let name = node.name.as_str();
             !node.known
                 || overloaded.contains(name) && !is_overloaded(node)
-                || with_cards.contains(name) && lacks_card(node)
+                || with_gpus.contains(name) && lacks_gpu(node)
         })
         .map(|node| node.name.clone())
         .collect()

@@ -1,4 +1,4 @@
-//! What every node has before anything runs: its object, its scripted cards, and the CDI specification that NVIDIA's
+//! What every node has before anything runs: its object, its scripted GPUs, and the CDI specification that NVIDIA's
 //! toolkit would write.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use sim::Sim;
 use sim::kubelet::KubeletSettings;
 
 use super::ports::{Ports, loopback};
-use crate::model::nodes::{CARD_MIB, FLEET, GPU_RESOURCE, NodePlan, POOL, card_uuid, device_path};
+use crate::model::nodes::{FLEET, GPU_MIB, GPU_RESOURCE, NodePlan, POOL, device_path, gpu_uuid};
 
 /// Creates the Node objects. Returns the port of each node's exporter.
 ///
@@ -35,7 +35,7 @@ pub(super) fn create_nodes(
         for part in ["capacity", "allocatable"] {
             node["status"][part]["memory"] = format!("{}Gi", plan.cpus * 2).into();
         }
-        if plan.cards > 0 {
+        if plan.gpus > 0 {
             node["spec"]["taints"] = json!([{"key": GPU_RESOURCE, "effect": "NoSchedule"}]);
         }
         sim.put(node);
@@ -44,7 +44,7 @@ pub(super) fn create_nodes(
     Ok(exporter_ports)
 }
 
-/// Makes a node's directory `root/NODE` with the script of its cards, NVIDIA's CDI specification and this machine's
+/// Makes a node's directory `root/NODE` with the script of its GPUs, NVIDIA's CDI specification and this machine's
 /// `/sys`. `index` is the node's in [`FLEET`].
 ///
 /// # Errors
@@ -58,16 +58,16 @@ pub(super) fn write_node_files(
     let cdi_dir = root.join("var/run/cdi");
     fs::create_dir_all(&cdi_dir)?;
     symlink("/sys", root.join("sys"))?;
-    if plan.cards > 0 {
-        let cards: Vec<Value> = (0..plan.cards)
-            .map(|card| {
+    if plan.gpus > 0 {
+        let gpus: Vec<Value> = (0..plan.gpus)
+            .map(|gpu| {
                 json!({
-                    "uuid": card_uuid(index, card), "model": "NVIDIA A10 (scripted)",
-                    "memoryMiB": CARD_MIB, "minor": card, "utilisation": 0, "temperature": 40,
+                    "uuid": gpu_uuid(index, gpu), "model": "NVIDIA A10 (scripted)",
+                    "memoryMiB": GPU_MIB, "minor": gpu, "utilisation": 0, "temperature": 40,
                 })
             })
             .collect();
-        let script = json!({"driver": "580.1", "cards": cards});
+        let script = json!({"driver": "580.1", "cards": gpus});
         fs::write(root.join("nvml-script.json"), script.to_string())?;
         fs::write(cdi_dir.join("nvidia.com-gpu.json"), nvidia_cdi(index, plan).to_string())?;
     }
@@ -77,11 +77,11 @@ pub(super) fn write_node_files(
 }
 
 fn nvidia_cdi(index: usize, plan: &NodePlan) -> Value {
-    let devices: Vec<Value> = (0..plan.cards)
-        .map(|card| {
+    let devices: Vec<Value> = (0..plan.gpus)
+        .map(|gpu| {
             json!({
-                "name": card_uuid(index, card),
-                "containerEdits": {"deviceNodes": [{"path": device_path(card)}]},
+                "name": gpu_uuid(index, gpu),
+                "containerEdits": {"deviceNodes": [{"path": device_path(gpu)}]},
             })
         })
         .collect();

@@ -38,20 +38,20 @@ impl Cluster {
         self.sim.node(node).as_ref().map_or(0, gpu_units)
     }
 
-    /// Whether a node's plugin reports exactly the pods whose claims are on the node's cards.
+    /// Whether a node's plugin reports exactly the pods whose claims are on the node's GPUs.
     pub(crate) fn records_match_claims(&self, node: &str) -> bool {
         let object = self.sim.node(node);
         object.is_some_and(|object| recorded_pods(&object) == claimed_pods(&self.pods(), node))
     }
 
-    /// Whether every node has its readings, and every GPU node its cards.
+    /// Whether every node has its readings, and every GPU node its GPUs.
     pub(crate) fn is_annotated(&self) -> bool {
         let nodes = self.sim.list(NODES);
-        let with_cards = nodes
+        let with_gpus = nodes
             .iter()
             .filter(|node| has_annotation(node, "plimsoll.dev/gpu-cards") && gpu_units(node) > 0);
         nodes.iter().all(|node| matches!(annotated_load(node), (Some(_), Some(_))))
-            && with_cards.count() == gpu_nodes().count()
+            && with_gpus.count() == gpu_nodes().count()
     }
 }
 

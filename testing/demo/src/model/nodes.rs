@@ -1,13 +1,13 @@
-//! The dozen nodes: their size, their cards, and the load that they carry besides pods.
+//! The dozen nodes: their size, their GPUs, and the load that they carry besides pods.
 
 use sim::Load;
 
 /// MiB of one unit of the GPU resource.
 pub(crate) const UNIT_MIB: u64 = 1024;
-/// MiB of every card.
-pub(crate) const CARD_MIB: u64 = 16 * UNIT_MIB;
-/// Units of every card.
-pub(crate) const CARD_UNITS: u64 = CARD_MIB / UNIT_MIB;
+/// MiB of every GPU.
+pub(crate) const GPU_MIB: u64 = 16 * UNIT_MIB;
+/// Units of every GPU.
+pub(crate) const GPU_UNITS: u64 = GPU_MIB / UNIT_MIB;
 /// The GPU resource.
 pub(crate) const GPU_RESOURCE: &str = "aliyun.com/gpu-mem";
 /// Value of the label `pool` on the nodes that some GPU pods select.
@@ -21,8 +21,8 @@ pub(crate) struct NodePlan {
     pub(crate) name: &'static str,
     /// Allocatable CPUs. Memory is 2 GiB for each.
     pub(crate) cpus: u32,
-    /// Number of GPU cards.
-    pub(crate) cards: usize,
+    /// Number of GPUs.
+    pub(crate) gpus: usize,
     /// The load besides pods, which kube-scheduler does not know; `None` where the machine's own `/proc` tells.
     pub(crate) load: Option<Load>,
     /// Amplitude of the CPU load's oscillation, as a fraction.
@@ -31,8 +31,8 @@ pub(crate) struct NodePlan {
     pub(crate) in_pool: bool,
 }
 
-const fn node(name: &'static str, cpus: u32, cards: usize, cpu: f64, swing: f64) -> NodePlan {
-    NodePlan { name, cpus, cards, load: Some(Load { cpu, memory: 0.10 }), swing, in_pool: false }
+const fn node(name: &'static str, cpus: u32, gpus: usize, cpu: f64, swing: f64) -> NodePlan {
+    NodePlan { name, cpus, gpus, load: Some(Load { cpu, memory: 0.10 }), swing, in_pool: false }
 }
 
 const fn memory_full(plan: NodePlan) -> NodePlan {
@@ -49,7 +49,7 @@ const fn in_pool(plan: NodePlan) -> NodePlan {
 /// nodes of very different sizes differ in its eyes. No load comes nearer to a limit of either policy than 0.05, so
 /// that none goes over it by chance.
 pub(crate) const FLEET: [NodePlan; 12] = [
-    NodePlan { name: THIS_HOST, cpus: 8, cards: 0, load: None, swing: 0.0, in_pool: false },
+    NodePlan { name: THIS_HOST, cpus: 8, gpus: 0, load: None, swing: 0.0, in_pool: false },
     node("cpu-1", 32, 0, 0.22, 0.05),
     node("cpu-2", 256, 0, 0.91, 0.02),
     node("cpu-3", 32, 0, 0.40, 0.12),
@@ -63,15 +63,15 @@ pub(crate) const FLEET: [NodePlan; 12] = [
     node("gpu-5", 32, 2, 0.24, 0.05),
 ];
 
-/// The UUID of a node's card, by the node's index in [`FLEET`]. Its first 8 digits differ for each card, since
+/// The UUID of a node's GPU, by the node's index in [`FLEET`]. Its first 8 digits differ for each GPU, since
 /// device ids begin with them.
-pub(crate) fn card_uuid(node: usize, card: usize) -> String {
-    format!("GPU-{node:02x}{card:02x}5a1e-c0de-4000-8000-0000{node:04x}{card:04x}")
+pub(crate) fn gpu_uuid(node: usize, gpu: usize) -> String {
+    format!("GPU-{node:02x}{gpu:02x}5a1e-c0de-4000-8000-0000{node:04x}{gpu:04x}")
 }
 
-/// The path of a card's device node on its own node.
-pub(crate) fn device_path(card: usize) -> String {
-    format!("/dev/nvidia{card}")
+/// The path of a GPU's device node on its own node.
+pub(crate) fn device_path(gpu: usize) -> String {
+    format!("/dev/nvidia{gpu}")
 }
 
 /// A node's index in [`FLEET`], and its plan.
@@ -79,9 +79,9 @@ pub(crate) fn find(name: &str) -> Option<(usize, &'static NodePlan)> {
     FLEET.iter().enumerate().find(|(_, plan)| plan.name == name)
 }
 
-/// The nodes with cards, with their indices in [`FLEET`].
+/// The nodes with GPUs, with their indices in [`FLEET`].
 pub(crate) fn gpu_nodes() -> impl Iterator<Item = (usize, &'static NodePlan)> {
-    FLEET.iter().enumerate().filter(|(_, plan)| plan.cards > 0)
+    FLEET.iter().enumerate().filter(|(_, plan)| plan.gpus > 0)
 }
 
 #[cfg(test)]

@@ -11,25 +11,25 @@ use sim::kubelet::Process;
 use super::nodes::{self, GPU_RESOURCE};
 use super::policy::{Limits, MEMORY_METRIC, Overload, Policy};
 
-/// The card of a device node that a process sees, as a UUID. A path that is none of its node's cards stays a path.
-pub(crate) fn card_of(process: &Process, device: &str) -> String {
+/// The GPU of a device node that a process sees, as a UUID. A path that is none of its node's GPUs stays a path.
+pub(crate) fn gpu_of(process: &Process, device: &str) -> String {
     let plan = nodes::find(&process.node);
-    let card = plan.and_then(|(index, plan)| {
-        let card = (0..plan.cards).find(|card| nodes::device_path(*card) == device)?;
-        Some(nodes::card_uuid(index, card))
+    let gpu = plan.and_then(|(index, plan)| {
+        let gpu = (0..plan.gpus).find(|gpu| nodes::device_path(*gpu) == device)?;
+        Some(nodes::gpu_uuid(index, gpu))
     });
-    card.unwrap_or_else(|| device.to_owned())
+    gpu.unwrap_or_else(|| device.to_owned())
 }
 
-/// The cards of each container by the pod's claim: `{"<container>": {"<uuid>": units}}`.
+/// The GPUs of each container by the pod's claim: `{"<container>": {"<uuid>": units}}`.
 pub(crate) fn claim(pod: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let parsed = embedded_json(&pod["metadata"]["annotations"]["plimsoll.dev/gpu-claim"]);
     let containers = parsed.as_object().into_iter().flatten();
-    containers.map(|(container, of)| (container.clone(), cards_of(of))).collect()
+    containers.map(|(container, of)| (container.clone(), gpus_of(of))).collect()
 }
 
-fn cards_of(cards: &Value) -> BTreeSet<String> {
-    cards.as_object().into_iter().flatten().map(|(card, _)| card.clone()).collect()
+fn gpus_of(gpus: &Value) -> BTreeSet<String> {
+    gpus.as_object().into_iter().flatten().map(|(gpu, _)| gpu.clone()).collect()
 }
 
 /// The most units of GPU memory that a pod holds at one time: its app containers together, or its largest init
@@ -96,15 +96,15 @@ pub(crate) fn annotated_overload(node: &Value, limits: Limits) -> Overload {
     limits.exceeded_by(cpu, memory)
 }
 
-/// The pods on each card as the node's device plugin found them in the kubelet's records: pairs of card UUID and
+/// The pods on each GPU as the node's device plugin found them in the kubelet's records: pairs of GPU UUID and
 /// pod UID.
 pub(crate) fn recorded_pods(node: &Value) -> BTreeSet<(String, String)> {
-    let cards = embedded_json(&node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"]);
-    list(&cards)
-        .flat_map(|card| {
-            let pods = card["pods"].as_object().into_iter().flatten();
-            let card = text(&card["uuid"]).to_owned();
-            pods.map(|(uid, _)| (card.clone(), uid.clone())).collect::<Vec<_>>()
+    let gpus = embedded_json(&node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"]);
+    list(&gpus)
+        .flat_map(|gpu| {
+            let pods = gpu["pods"].as_object().into_iter().flatten();
+            let gpu = text(&gpu["uuid"]).to_owned();
+            pods.map(|(uid, _)| (gpu.clone(), uid.clone())).collect::<Vec<_>>()
         })
         .collect()
 }
@@ -116,8 +116,8 @@ pub(crate) fn claimed_pods<'a>(
 ) -> BTreeSet<(String, String)> {
     let mut claimed = BTreeSet::new();
     for pod in pods.into_iter().filter(|pod| pod["spec"]["nodeName"] == node && !has_ended(pod)) {
-        for card in claim(pod).into_values().flatten() {
-            claimed.insert((card, uid(pod).to_owned()));
+        for gpu in claim(pod).into_values().flatten() {
+            claimed.insert((gpu, uid(pod).to_owned()));
         }
     }
     claimed

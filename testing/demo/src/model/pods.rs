@@ -31,7 +31,7 @@ pub(crate) fn daemon(name: &str, node: &str) -> Value {
     pod
 }
 
-/// A pod with a container for each size, in units of GPU memory. Each container asks for every card through
+/// A pod with a container for each size, in units of GPU memory. Each container asks for every GPU through
 /// `NVIDIA_VISIBLE_DEVICES=all`, which must not help it.
 pub(crate) fn gpu(name: &str, sizes: &[u64]) -> Value {
     let mut pod: Value = sim::pod(name).into();

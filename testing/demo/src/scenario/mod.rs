@@ -41,14 +41,14 @@ impl Pace {
 
 /// A pod that asks for [`BIG_SIZE`] and must wait.
 pub(crate) const BIG_POD: &str = "big-1";
-/// Units of GPU memory: more than any card has, less than a node.
+/// Units of GPU memory: more than any GPU has, less than a node.
 const BIG_SIZE: u64 = 20;
 /// After the steps, the time between two pods.
 const IDLE_STEP: Duration = Duration::from_millis(2500);
 /// After the steps, the largest pod in units of GPU memory.
 const LARGEST: u64 = 8;
-/// After the steps, the units that all pods hold together at most. 11 cards without 8 free of 16 hold at least 99, so
-/// that each pod finds a card: one that waits shows an error.
+/// After the steps, the units that all pods hold together at most. 11 GPUs without 8 free of 16 hold at least 99, so
+/// that each pod finds a GPU: one that waits shows an error.
 const HELD: u64 = 98;
 
 /// Runs the steps.
@@ -158,13 +158,13 @@ impl Scenario {
         }
     }
 
-    /// Waits until a node's device plugin reports exactly the pods whose claims are on the node's cards.
+    /// Waits until a node's device plugin reports exactly the pods whose claims are on the node's GPUs.
     async fn records_match_claims(&self, node: &str) -> anyhow::Result<()> {
         // A pod that was bound past the ledger holds other devices than it claims.
         if self.sabotage == Some(Sabotage::Ledger) {
             return Ok(());
         }
-        let what = format!("{node}'s plugin reports the pods that claim its cards");
+        let what = format!("{node}'s plugin reports the pods that claim its GPUs");
         self.cluster.wait_until(&what, |cluster| cluster.records_match_claims(node)).await
     }
 
@@ -220,8 +220,8 @@ fn endless_caption(kubeconfig: &Path) -> String {
     format!("KUBECONFIG={} (pods come and go until Ctrl-C)", kubeconfig.display())
 }
 
-/// Whether the big pod waits for a card, and not just for room.
-fn big_pod_waits_for_a_card(cluster: &Cluster) -> bool {
+/// Whether the big pod waits for a GPU, and not just for room.
+fn big_pod_waits_for_a_gpu(cluster: &Cluster) -> bool {
     why_big_pod_waits(cluster).contains("GPU Memory in one device")
 }
 

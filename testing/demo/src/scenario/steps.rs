@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use sim::Fault;
 
-use super::{BIG_POD, BIG_SIZE, Scenario, big_pod_waits_for_a_card, why_big_pod_waits};
+use super::{BIG_POD, BIG_SIZE, Scenario, big_pod_waits_for_a_gpu, why_big_pod_waits};
 use crate::args::Sabotage;
 use crate::cluster::{Cluster, ExtenderProbe, exporter, plugin};
 use crate::model::nodes::gpu_nodes;
@@ -21,15 +21,15 @@ impl Scenario {
     /// # Errors
     /// When a step's effect does not come about, or a program has ended.
     pub(crate) async fn play(&self) -> anyhow::Result<()> {
-        self.sabotage_cards();
+        self.sabotage_gpus();
         self.plain_pods().await?;
         self.daemon_set().await?;
-        self.fragmented_cards().await?;
-        self.shared_cards().await?;
+        self.fragmented_gpus().await?;
+        self.shared_gpus().await?;
         self.equal_pods_at_once().await?;
         self.node_turns_hot().await?;
         self.exporter_dies().await?;
-        self.pod_too_big_for_a_card().await?;
+        self.pod_too_big_for_a_gpu().await?;
         self.plugin_dies().await?;
         self.kubelet_restarts().await?;
         self.crane_policy().await?;
@@ -39,10 +39,10 @@ impl Scenario {
         self.lasting_effects().await
     }
 
-    fn sabotage_cards(&self) {
-        if self.sabotage == Some(Sabotage::Card) {
-            self.cluster.hand_over_wrong_cards("gpu-1");
-            self.cluster.hand_over_wrong_cards("gpu-2");
+    fn sabotage_gpus(&self) {
+        if self.sabotage == Some(Sabotage::Gpu) {
+            self.cluster.hand_over_wrong_gpus("gpu-1");
+            self.cluster.hand_over_wrong_gpus("gpu-2");
         }
     }
 
@@ -62,8 +62,8 @@ impl Scenario {
         Ok(())
     }
 
-    async fn fragmented_cards(&self) -> anyhow::Result<()> {
-        self.say("gpu-1 has 14 GiB left, 7 on each card: 10 GiB for one pod are elsewhere.");
+    async fn fragmented_gpus(&self) -> anyhow::Result<()> {
+        self.say("gpu-1 has 14 GiB left, 7 on each GPU: 10 GiB for one pod are elsewhere.");
         self.stream((1..=2).map(|i| gpu_on_node(&format!("hold-{i}"), 9, "gpu-1"))).await;
         self.all_run().await?;
         self.stream((1..=2).map(|i| gpu_in_pool(&format!("split-{i}"), 10))).await;
@@ -73,8 +73,8 @@ impl Scenario {
         Ok(())
     }
 
-    async fn shared_cards(&self) -> anyhow::Result<()> {
-        self.say("GPU memory is shared: all containers of a pod on one card, full cards first.");
+    async fn shared_gpus(&self) -> anyhow::Result<()> {
+        self.say("GPU memory is shared: all containers of a pod on one GPU, full GPUs first.");
         let sizes = [12, 4, 9, 6, 5];
         let pods =
             sizes.iter().enumerate().map(|(i, size)| gpu(&format!("train-{}", i + 1), &[*size]));
@@ -88,7 +88,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Creates a bound pod with a copy of another pod's claim, so that 12 GiB of a card are promised twice.
+    /// Creates a bound pod with a copy of another pod's claim, so that 12 GiB of a GPU are promised twice.
     async fn bind_past_the_ledger(&self) -> anyhow::Result<()> {
         let pods = self.cluster.pods();
         let Some(victim) = pods.iter().find(|pod| name(pod) == "train-1") else { return Ok(()) };
@@ -143,11 +143,11 @@ impl Scenario {
         self.all_run().await
     }
 
-    async fn pod_too_big_for_a_card(&self) -> anyhow::Result<()> {
-        self.say("20 GiB fit on nodes, but on no single card: the pod waits, and says why.");
+    async fn pod_too_big_for_a_gpu(&self) -> anyhow::Result<()> {
+        self.say("20 GiB fit on nodes, but on no single GPU: the pod waits, and says why.");
         self.create(gpu(BIG_POD, &[BIG_SIZE]));
         let what = "big-1 waits, and says for what";
-        self.cluster.wait_until(what, big_pod_waits_for_a_card).await?;
+        self.cluster.wait_until(what, big_pod_waits_for_a_gpu).await?;
         self.pause().await;
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Scenario {
     }
 
     async fn kubelet_restarts(&self) -> anyhow::Result<()> {
-        self.say("gpu-2's kubelet restarts: its pods run on, each keeps its card.");
+        self.say("gpu-2's kubelet restarts: its pods run on, each keeps its GPU.");
         self.cluster.restart_kubelet("gpu-2").await?;
         self.stream((7..=9).map(|i| gpu(&format!("late-{i}"), &[2]))).await;
         self.all_run().await?;
@@ -238,7 +238,7 @@ impl Scenario {
     /// Checks what must still hold at the end: the big pod waits for GPU memory, and nothing was made up about the node
     /// whose exporter died.
     async fn lasting_effects(&self) -> anyhow::Result<()> {
-        // Where by now no node has as much on all of its cards together, kube-scheduler asks the extender about none,
+        // Where by now no node has as much on all of its GPUs together, kube-scheduler asks the extender about none,
         // and says so itself.
         let reason = why_big_pod_waits(&self.cluster);
         let for_memory = ["GPU Memory in one device", "Insufficient aliyun.com/gpu-mem"];

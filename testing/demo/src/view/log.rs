@@ -49,9 +49,9 @@ impl Log {
             }
         }
         if !snapshot.counts.is_clean() && violations(&self.counts) != violations(&snapshot.counts) {
-            let (mib, cards, hot) = violations(&snapshot.counts);
+            let (mib, gpus, hot) = violations(&snapshot.counts);
             lines.push(format!(
-                "{at}  !! {mib} MiB double-booked, {cards} wrong cards, {hot} pods on overloaded nodes"
+                "{at}  !! {mib} MiB double-booked, {gpus} wrong GPUs, {hot} pods on overloaded nodes"
             ));
         }
         self.counts = snapshot.counts.clone();
@@ -61,7 +61,7 @@ impl Log {
 
 /// The counts of what must never happen.
 fn violations(counts: &Counts) -> (u64, usize, usize) {
-    (counts.double_booked_mib, counts.card_mismatches, counts.hot_node_placements)
+    (counts.double_booked_mib, counts.gpu_mismatches, counts.hot_node_placements)
 }
 
 /// What is remarkable about a node, each with a key. A load that goes over a limit again and again is written once.
@@ -105,11 +105,11 @@ fn pod_state(pod: &PodRow) -> Option<(&'static str, String)> {
         Place::Waiting(reason) if reason.is_empty() => None,
         Place::Waiting(reason) => Some(("waits", format!("waits{amount}: {reason}"))),
         Place::Failed(reason) => Some(("failed", format!("FAILED{amount}: {reason}"))),
-        Place::On { node, card, .. } => {
-            let card = card.map_or(String::new(), |card| format!(" card {card}"));
+        Place::On { node, gpu, .. } => {
+            let gpu = gpu.map_or(String::new(), |gpu| format!(" GPU {gpu}"));
             let (reason, baseline) = pod.reason.as_ref()?;
             let why = format!("{}; without Plimsoll {}", reason.text(), baseline.text());
-            Some(("on", format!("-> {node}{card}{amount}: {why}")))
+            Some(("on", format!("-> {node}{gpu}{amount}: {why}")))
         }
     }
 }

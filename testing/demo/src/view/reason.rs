@@ -5,7 +5,7 @@ use api::explain::Explanation;
 use sim::scheduler::{Candidate, Decision, Verdict};
 
 use crate::baseline::{Choice, Problem};
-use crate::cluster::{is_overloaded, lacks_card};
+use crate::cluster::{is_overloaded, lacks_gpu};
 
 /// What one of an extender's points counts in kube-scheduler's sum: 10, times the shipped weight 1.
 const POINT: i64 = 10;
@@ -13,7 +13,7 @@ const POINT: i64 = 10;
 /// Why a pod is on its node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reason {
-    /// The node's extender score: by load, and for a GPU pod by how well the card fits.
+    /// The node's extender score: by load, and for a GPU pod by how well the GPU fits.
     score: i64,
     /// The next best node with its extender score, if another node fitted.
     next: Option<(String, i64)>,
@@ -72,8 +72,8 @@ fn score(candidate: &Candidate) -> i64 {
 pub(crate) struct Rejections {
     /// A reading is over a limit.
     overloaded: usize,
-    /// No single card has room, though the node may have enough units in all.
-    no_card: usize,
+    /// No single GPU has room, though the node may have enough units in all.
+    no_gpu: usize,
     /// The extender no longer rejected them when it was asked for the cause, or did not answer.
     unexplained: usize,
 }
@@ -83,22 +83,22 @@ impl Rejections {
     /// overloaded: the verb for the load comes first.
     pub(crate) fn new(count: usize, explanation: Option<&Explanation>) -> Self {
         let mut overloaded = 0;
-        let mut no_card = 0;
+        let mut no_gpu = 0;
         for node in explanation.iter().flat_map(|explanation| &explanation.nodes) {
             if is_overloaded(node) {
                 overloaded += 1;
-            } else if lacks_card(node) {
-                no_card += 1;
+            } else if lacks_gpu(node) {
+                no_gpu += 1;
             }
         }
-        Self { overloaded, no_card, unexplained: count.saturating_sub(overloaded + no_card) }
+        Self { overloaded, no_gpu, unexplained: count.saturating_sub(overloaded + no_gpu) }
     }
 
     /// The counts that are not 0, in words; empty where all are.
     fn text(self) -> String {
         let counts = [
             (self.overloaded, "overloaded"),
-            (self.no_card, "with no such card"),
+            (self.no_gpu, "with no such GPU"),
             (self.unexplained, "for a cause that is gone"),
         ];
         let counts = counts.iter().filter(|(count, _)| *count > 0);
@@ -122,7 +122,7 @@ impl BaselineChoice {
     pub(crate) fn of(decision: &Decision, choice: Option<&Choice>) -> Self {
         match choice {
             None => Self::None,
-            // A card that is free in the demo's cluster need not be free in the baseline's.
+            // A GPU that is free in the demo's cluster need not be free in the baseline's.
             Some(Choice { node, problem: None, .. }) if decision.outcome.as_ref() == Ok(node) => {
                 Self::Same
             }
@@ -151,7 +151,7 @@ impl Problem {
         match self {
             Self::CpuOverloaded => "overloaded",
             Self::MemoryOverloaded => "memory full",
-            Self::NoCard => "no card fits",
+            Self::NoGpu => "no GPU fits",
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct NodeRow {
     pub(crate) over: Overload,
     /// Whether the readings are old, because the exporter is silent.
     pub(crate) silent: bool,
-    /// Whether it has cards, but no device plugin that offers them.
+    /// Whether it has GPUs, but no device plugin that offers them.
     pub(crate) plugin_missing: bool,
 }
 
@@ -70,8 +70,8 @@ pub(crate) struct PodRow {
 pub(crate) enum Place {
     /// Not bound, for this reason.
     Waiting(String),
-    /// Bound to a node, and for a GPU pod to the card of this index.
-    On { node: String, card: Option<usize> },
+    /// Bound to a node, and for a GPU pod to the GPU of this index.
+    On { node: String, gpu: Option<usize> },
     /// Refused by its node's kubelet, with this message.
     Failed(String),
 }
@@ -120,7 +120,7 @@ fn node_row(plan: &NodePlan, inputs: &SnapshotInputs<'_>) -> Option<NodeRow> {
         memory,
         over: inputs.policy.limits().exceeded_by(cpu, memory),
         silent: is_reading_old(object, inputs.now),
-        plugin_missing: plan.cards > 0 && gpu_units(object) == 0,
+        plugin_missing: plan.gpus > 0 && gpu_units(object) == 0,
     })
 }
 
@@ -153,12 +153,12 @@ fn pod_row(pod: &Value, decisions: &Decisions, choices: &Choices) -> PodRow {
 
 fn place(pod: &Value) -> Place {
     let node = text(&pod["spec"]["nodeName"]);
-    let card = text(&pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"]).parse().ok();
+    let gpu = text(&pod["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"]).parse().ok();
     if pod["status"]["phase"] == "Failed" {
         Place::Failed(text(&pod["status"]["message"]).to_owned())
     } else if node.is_empty() {
         Place::Waiting(waiting_reason(pod).to_owned())
     } else {
-        Place::On { node: node.to_owned(), card }
+        Place::On { node: node.to_owned(), gpu }
     }
 }

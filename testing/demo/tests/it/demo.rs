@@ -54,7 +54,7 @@ fn last_line(output: &Output) -> Value {
     serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {text}\n{errors}"))
 }
 
-/// Runs it with one thing broken. Returns the counts of double-booked MiB, wrong cards and hot placements.
+/// Runs it with one thing broken. Returns the counts of double-booked MiB, wrong GPUs and hot placements.
 fn sabotaged(what: &str) -> (u64, u64, u64) {
     let output = demo(&["--sabotage", what]);
     let counts = last_line(&output);
@@ -129,7 +129,7 @@ fn with_a_broken_annotator(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
+fn every_pod_that_fits_runs_on_its_gpu_and_on_no_overloaded_node() {
     let output = demo(&[]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{errors}", last_line(&output));
@@ -138,14 +138,14 @@ fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
     for expected in [
         "without Plimsoll cpu-2: overloaded",
         "agent-4   -> gpu-4: its DaemonSet's node",
-        "1 with no such card; without Plimsoll gpu-1: no card fits",
+        "1 with no such GPU; without Plimsoll gpu-1: no GPU fits",
         "cpu-4     is overloaded: ",
         "crane-1   -> ",
         "'s hot value is ",
         "cpu-5     is silent",
         "gpu-5     has no device plugin",
         "big-1     waits (20 GiB): 0/12 nodes are available",
-        "Insufficient GPU Memory in one device: the node has no card of that size",
+        "Insufficient GPU Memory in one device: the node has no GPU of that size",
         "every invariant held",
     ] {
         assert!(text(&output).contains(expected), "not in the log: {expected}\n{}", text(&output));
@@ -153,8 +153,8 @@ fn every_pod_that_fits_runs_on_its_card_and_on_no_overloaded_node() {
 }
 
 #[test]
-fn a_runtime_that_hands_over_wrong_cards_is_noticed() {
-    // Where two containers see the same wrong card, that one's memory is promised twice, too.
+fn a_runtime_that_hands_over_wrong_gpus_is_noticed() {
+    // Where two containers see the same wrong GPU, that one's memory is promised twice, too.
     let (_, mismatches, hot) = sabotaged("card");
     assert!(mismatches > 0);
     assert_eq!(hot, 0);

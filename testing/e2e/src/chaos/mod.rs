@@ -14,10 +14,10 @@ pub use spans::{Span, overbooked};
 
 /// The number of the cluster's nodes.
 pub const NODES: usize = crate::node::spec::NODES.len();
-/// The number of cards of all nodes.
-pub const CARDS: usize = NODES * crate::node::cards::CARDS as usize;
-/// The units of a card; a unit is 1 GiB.
-pub const CARD_UNITS: u64 = crate::node::cards::CARD_MIB / 1024;
+/// The number of GPUs of all nodes.
+pub const GPUS: usize = NODES * crate::node::gpus::GPUS as usize;
+/// The units of a GPU; a unit is 1 GiB.
+pub const GPU_UNITS: u64 = crate::node::gpus::GPU_MIB / 1024;
 
 /// The steps of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,18 +38,18 @@ pub enum Step {
         /// Without a grace period, so that the object is gone before the containers are.
         forced: bool,
     },
-    /// Rewrites a pod's claim, bound or not, for this card of all.
+    /// Rewrites a pod's claim, bound or not, for this GPU of all.
     Edit {
         /// The number of its plan.
         pod: usize,
-        /// The place of the card among all nodes' cards.
-        card: usize,
+        /// The place of the GPU among all nodes' GPUs.
+        gpu: usize,
     },
     /// Kills a program with SIGKILL.
     Kill(Victim),
     /// Waits.
     Pause(Duration),
-    /// Deletes the pods of forged claims, waits until every other pod runs or has no room, and compares all cards.
+    /// Deletes the pods of forged claims, waits until every other pod runs or has no room, and compares all GPUs.
     Settle,
 }
 
@@ -106,11 +106,11 @@ impl Victim {
 pub struct Plan {
     /// Tells it from all others of the schedule.
     pub number: usize,
-    /// The units of each container, on all its cards together; 0 for a container without GPU.
+    /// The units of each container, on all its GPUs together; 0 for a container without GPU.
     pub containers: Vec<u64>,
-    /// The number of cards, of which each container has an equal part.
-    pub cards: u64,
-    /// Whether no other pod is on its cards.
+    /// The number of GPUs, of which each container has an equal part.
+    pub gpus: u64,
+    /// Whether no other pod is on its GPUs.
     pub exclusive: bool,
     /// Its priority class.
     pub priority: Priority,
@@ -121,14 +121,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The units that its cards are charged.
+    /// The units that its GPUs are charged.
     pub fn charge(&self) -> u64 {
-        if self.exclusive { self.cards * CARD_UNITS } else { self.containers.iter().sum() }
+        if self.exclusive { self.gpus * GPU_UNITS } else { self.containers.iter().sum() }
     }
 
-    /// The units that each of its cards is charged.
-    pub fn charge_of_each_card(&self) -> u64 {
-        self.charge() / self.cards
+    /// The units that each of its GPUs is charged.
+    pub fn charge_of_each_gpu(&self) -> u64 {
+        self.charge() / self.gpus
     }
 }
 
@@ -143,14 +143,14 @@ pub enum Priority {
     High,
 }
 
-/// What a pod is created with. Cards are places among all nodes' cards.
+/// What a pod is created with. GPUs are places among all nodes' GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forgery {
-    /// A claim on a card, for kube-scheduler to place.
+    /// A claim on a GPU, for kube-scheduler to place.
     Claim(usize),
-    /// A claim on a card, and the name of that card's node, so that nothing places it.
+    /// A claim on a GPU, and the name of that GPU's node, so that nothing places it.
     Placed(usize),
-    /// The name of a card's node without a claim. The device plugin refuses it.
+    /// The name of a GPU's node without a claim. The device plugin refuses it.
     Unclaimed(usize),
     /// A claim that cannot be read.
     Nonsense,

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::random::Random;
-use super::{CARD_UNITS, CARDS, Forgery, NODES, Plan, Priority, Schedule, Step, Victim};
+use super::{Forgery, GPU_UNITS, GPUS, NODES, Plan, Priority, Schedule, Step, Victim};
 
 /// Pods of a round.
 const ROUND: usize = 40;
 /// Pods that are created at once.
 const BATCH: usize = 8;
-/// The most units that the pods of a schedule are charged at a time. The rest of the cards' units is for what does not
+/// The most units that the pods of a schedule are charged at a time. The rest of the GPUs' units is for what does not
 /// divide, so that most pods find room.
-const FILL: u64 = CARDS as u64 * CARD_UNITS * 7 / 8;
+const FILL: u64 = GPUS as u64 * GPU_UNITS * 7 / 8;
 /// The longest pause between two batches, in milliseconds.
 const PAUSE_MS: u64 = 1_200;
 /// One of so many pods ends by SIGKILL alone.
@@ -73,19 +73,19 @@ impl Draw {
         self.created += 1;
         let random = &mut self.random;
         let mut containers = vec![SIZES[random.place(SIZES.len())]];
-        let mut cards = 1;
+        let mut gpus = 1;
         let mut exclusive = false;
         match random.below(100) {
             0..=4 => containers = vec![0],
             5..=29 => containers = vec![1 + random.below(5), random.below(5)],
             30..=41 => {
-                cards = 2 + random.below(2);
-                containers = vec![cards * (1 + random.below(4))];
+                gpus = 2 + random.below(2);
+                containers = vec![gpus * (1 + random.below(4))];
             }
-            // An exclusive card costs all its units.
-            42..=44 => (containers, exclusive) = (vec![CARD_UNITS], true),
-            45 => (containers, cards, exclusive) = (vec![2 * CARD_UNITS], 2, true),
-            46..=47 => containers = vec![CARD_UNITS],
+            // An exclusive GPU costs all its units.
+            42..=44 => (containers, exclusive) = (vec![GPU_UNITS], true),
+            45 => (containers, gpus, exclusive) = (vec![2 * GPU_UNITS], 2, true),
+            46..=47 => containers = vec![GPU_UNITS],
             _ => {}
         }
         let priority = match random.below(10) {
@@ -94,19 +94,19 @@ impl Draw {
             _ => Priority::Default,
         };
         let asks = containers.iter().sum::<u64>() > 0;
-        let forged = asks && cards == 1 && !exclusive && random.percent(10);
+        let forged = asks && gpus == 1 && !exclusive && random.percent(10);
         let forgery = forged.then(|| self.forgery());
         let stubborn = number.is_multiple_of(STUBBORN);
-        Plan { number, containers, cards, exclusive, priority, stubborn, forgery }
+        Plan { number, containers, gpus, exclusive, priority, stubborn, forgery }
     }
 
     fn forgery(&mut self) -> Forgery {
-        let card = self.random.place(CARDS);
+        let gpu = self.random.place(GPUS);
         match self.random.below(5) {
             0 => Forgery::Nonsense,
-            1 => Forgery::Unclaimed(card),
-            2 => Forgery::Placed(card),
-            _ => Forgery::Claim(card),
+            1 => Forgery::Unclaimed(gpu),
+            2 => Forgery::Placed(gpu),
+            _ => Forgery::Claim(gpu),
         }
     }
 
@@ -136,9 +136,9 @@ impl Draw {
         if self.random.percent(25) {
             let numbers: Vec<usize> = self.living.keys().copied().collect();
             if let Some(pod) = self.random.one_of(&numbers) {
-                let card = self.random.place(CARDS);
+                let gpu = self.random.place(GPUS);
                 self.forged.insert(pod);
-                self.steps.push(Step::Edit { pod, card });
+                self.steps.push(Step::Edit { pod, gpu });
             }
         }
         while self.random.percent(35) {
@@ -215,7 +215,7 @@ mod tests {
             let pods = created(&schedule);
             let kinds: [fn(&Plan) -> bool; 7] = [
                 |plan| plan.exclusive,
-                |plan| plan.cards > 1,
+                |plan| plan.gpus > 1,
                 |plan| plan.stubborn && plan.charge() > 0,
                 |plan| plan.forgery.is_some(),
                 |plan| plan.containers.len() > 1,
@@ -230,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn units_divide_among_cards_and_fit_on_them() {
+    fn units_divide_among_gpus_and_fit_on_them() {
         for plan in created(&Schedule::new(11, 2_000)) {
-            assert!(plan.containers.iter().all(|units| units % plan.cards == 0), "{plan:?}");
-            assert!(plan.charge_of_each_card() <= CARD_UNITS, "{plan:?}");
-            assert!(plan.forgery.is_none() || plan.cards == 1 && !plan.exclusive, "{plan:?}");
+            assert!(plan.containers.iter().all(|units| units % plan.gpus == 0), "{plan:?}");
+            assert!(plan.charge_of_each_gpu() <= GPU_UNITS, "{plan:?}");
+            assert!(plan.forgery.is_none() || plan.gpus == 1 && !plan.exclusive, "{plan:?}");
         }
     }
 
@@ -249,7 +249,7 @@ mod tests {
                     forged.extend(false_ones.map(|plan| plan.number));
                     living.extend(batch.iter().map(|plan| (plan.number, plan.charge())));
                     let charged: u64 = living.values().sum();
-                    assert!(charged <= CARDS as u64 * CARD_UNITS, "{charged}");
+                    assert!(charged <= GPUS as u64 * GPU_UNITS, "{charged}");
                 }
                 Step::Delete { pods, .. } => {
                     assert!(pods.iter().all(|pod| living.remove(pod).is_some()), "{pods:?}");

@@ -1,17 +1,17 @@
-//! Owns when containers had cards, and whether a card was ever overbooked, also between two looks.
+//! Owns when containers had GPUs, and whether a GPU was ever overbooked, also between two looks.
 //!
 //! Invariant: a span is proven at both ends. It begins with the start of a process, which the kernel keeps, and lasts
 //! to the last look that found that process running.
 
 use std::collections::BTreeMap;
 
-use super::CARD_UNITS;
+use super::GPU_UNITS;
 
 /// What one container had, and when. Times are those of the kernel: hundredths of a second since boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// Its cards.
-    pub cards: Vec<String>,
+    /// Its GPUs.
+    pub gpus: Vec<String>,
     /// Its units, on all of them together.
     pub units: u64,
     /// When its first process started, rounded down.
@@ -26,22 +26,22 @@ impl Span {
         self.started + 1
     }
 
-    fn holds(&self, card: &str, at: u64) -> bool {
-        self.begins() <= at && at <= self.seen && self.cards.iter().any(|own| own == card)
+    fn holds(&self, gpu: &str, at: u64) -> bool {
+        self.begins() <= at && at <= self.seen && self.gpus.iter().any(|own| own == gpu)
     }
 }
 
-/// The most units beyond its own that each card had at one time; without those that never had.
+/// The most units beyond its own that each GPU had at one time; without those that never had.
 pub fn overbooked(spans: &[Span]) -> BTreeMap<String, u64> {
     let mut most: BTreeMap<String, u64> = BTreeMap::new();
     // What is held grows only where a span begins.
     for span in spans {
-        for card in &span.cards {
+        for gpu in &span.gpus {
             let at = span.begins();
-            let there = spans.iter().filter(|other| other.holds(card, at));
-            let held: u64 = there.map(|other| other.units / other.cards.len() as u64).sum();
-            let over = held.saturating_sub(CARD_UNITS);
-            let known = most.entry(card.clone()).or_default();
+            let there = spans.iter().filter(|other| other.holds(gpu, at));
+            let held: u64 = there.map(|other| other.units / other.gpus.len() as u64).sum();
+            let over = held.saturating_sub(GPU_UNITS);
+            let known = most.entry(gpu.clone()).or_default();
             *known = over.max(*known);
         }
     }
@@ -53,12 +53,12 @@ pub fn overbooked(spans: &[Span]) -> BTreeMap<String, u64> {
 mod tests {
     use super::*;
 
-    fn span(card: &str, units: u64, started: u64, seen: u64) -> Span {
-        Span { cards: vec![card.to_owned()], units, started, seen }
+    fn span(gpu: &str, units: u64, started: u64, seen: u64) -> Span {
+        Span { gpus: vec![gpu.to_owned()], units, started, seen }
     }
 
     #[test]
-    fn a_container_that_was_seen_after_the_start_of_the_next_overbooks_its_card() {
+    fn a_container_that_was_seen_after_the_start_of_the_next_overbooks_its_gpu() {
         let spans = [span("a", 16, 100, 205), span("a", 3, 200, 900), span("b", 16, 0, 900)];
         assert_eq!(overbooked(&spans), [("a".to_owned(), 3)].into());
     }
@@ -70,8 +70,8 @@ mod tests {
     }
 
     #[test]
-    fn each_of_several_cards_has_an_equal_part() {
-        let both = Span { cards: vec!["a".to_owned(), "b".to_owned()], ..span("", 8, 0, 100) };
+    fn each_of_several_gpus_has_an_equal_part() {
+        let both = Span { gpus: vec!["a".to_owned(), "b".to_owned()], ..span("", 8, 0, 100) };
         assert!(overbooked(&[both.clone(), span("a", 12, 0, 100)]).is_empty());
         let over = overbooked(&[both, span("b", 13, 0, 100)]);
         assert_eq!(over, [("b".to_owned(), 1)].into());

@@ -13,7 +13,7 @@ use super::Cluster;
 use super::chart::{ChartRelease, HELM};
 use crate::build::programs;
 use crate::command::wait_for;
-use crate::node::cards;
+use crate::node::gpus;
 use crate::progress::step;
 
 /// The administrator's, on the control plane.
@@ -85,7 +85,7 @@ pub fn install(cluster: &Cluster, setup: Setup) -> Result<()> {
     cluster
         .nodes()
         .iter()
-        .try_for_each(|node| cards::install_driver(&node.path("/"), &built.driver))?;
+        .try_for_each(|node| gpus::install_driver(&node.path("/"), &built.driver))?;
     // The images keep their tag, so Kubernetes sees no change.
     if installed(cluster)? == Some(setup) {
         cluster

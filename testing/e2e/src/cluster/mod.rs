@@ -25,7 +25,7 @@ use crate::build::release::{self, Release};
 use crate::command::{command, run, start, wait_for};
 use crate::node::init::MOUNT_POINTS;
 use crate::node::spec::{EXTRA_UPTIME, NODES, NodeSpec};
-use crate::node::{CONTAINERD_SOCKET, Node, cards};
+use crate::node::{CONTAINERD_SOCKET, Node, gpus};
 use crate::progress::step;
 use crate::settings::Settings;
 
@@ -229,7 +229,7 @@ fn prepare(node: &NodeSpec, folder: &Path, sandbox: &str) -> Result<()> {
     }
     cgroups::create(&node.cgroup())?;
     configs::write_runtime(node, folder, sandbox)?;
-    cards::create(node, folder)
+    gpus::create(node, folder)
 }
 
 /// Starts the node's process 1 in namespaces of its own.

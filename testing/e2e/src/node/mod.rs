@@ -1,6 +1,6 @@
-//! Owns one running node, controlled from this host: commands inside it, its services, its load and its cards.
+//! Owns one running node, controlled from this host: commands inside it, its services, its load and its GPUs.
 
-pub mod cards;
+pub mod gpus;
 pub mod init;
 pub mod scripted_proc;
 pub mod spec;
@@ -49,9 +49,9 @@ impl Node {
         &self.spec
     }
 
-    /// The cards of this node, in the driver's order.
-    pub fn cards(&self) -> Vec<cards::Card> {
-        cards::of(&self.spec)
+    /// The GPUs of this node, in the driver's order.
+    pub fn gpus(&self) -> Vec<gpus::Gpu> {
+        gpus::of(&self.spec)
     }
 
     /// The path on this host of a path inside the node. Holds for [`init::MOUNT_POINTS`] and what lies below them.
@@ -169,27 +169,27 @@ impl Node {
         }
     }
 
-    /// Changes what the stand-in driver reports, for instance a card's health.
+    /// Changes what the stand-in driver reports, for instance a GPU's health.
     pub fn edit_driver(&self, edit: impl FnOnce(&mut Value)) -> Result<()> {
-        let mut script = cards::read_script(&self.folder)?;
+        let mut script = gpus::read_script(&self.folder)?;
         edit(&mut script);
-        cards::write_script(&self.folder, &script)
+        gpus::write_script(&self.folder, &script)
     }
 
     /// Has the node limit containers' GPU memory, as far as the device plugin can tell, or not.
     pub fn set_memory_limits(&self, can: bool) -> Result<()> {
-        cards::set_memory_limits(&self.spec, &self.folder, can)
+        gpus::set_memory_limits(&self.spec, &self.folder, can)
     }
 
     /// Has NVIDIA's CDI specification on the node, or not. Without it the container runtime can start no GPU pod.
     pub fn set_cdi(&self, present: bool) -> Result<()> {
-        cards::set_cdi(&self.spec, &self.folder, present)
+        gpus::set_cdi(&self.spec, &self.folder, present)
     }
 
     /// What the hook that limits memory was called with for a container: its arguments, then the variables of the
     /// limit.
     pub fn hook_calls(&self, container: &str) -> Result<Vec<String>> {
-        cards::hook_calls(&self.folder, container)
+        gpus::hook_calls(&self.folder, container)
     }
 
     /// The OCI specification that runc got for a container.
@@ -199,31 +199,31 @@ impl Node {
         serde_json::from_str(&text).context("the OCI specification is no JSON")
     }
 
-    /// Sets the memory of each card, in MiB. A device plugin that runs keeps the sizes that it knows.
-    pub fn set_card_memory(&self, mib: u64) -> Result<()> {
+    /// Sets the memory of each GPU, in MiB. A device plugin that runs keeps the sizes that it knows.
+    pub fn set_gpu_memory(&self, mib: u64) -> Result<()> {
         self.edit_driver(|script| {
-            for card in script["cards"].as_array_mut().into_iter().flatten() {
-                card["memoryMiB"] = mib.into();
+            for gpu in script["cards"].as_array_mut().into_iter().flatten() {
+                gpu["memoryMiB"] = mib.into();
             }
         })
     }
 
-    /// Sets a card's health. The driver reports the change as an event.
-    pub fn set_card_health(&self, uuid: &str, healthy: bool) -> Result<()> {
+    /// Sets a GPU's health. The driver reports the change as an event.
+    pub fn set_gpu_health(&self, uuid: &str, healthy: bool) -> Result<()> {
         self.edit_driver(|script| {
-            let cards = script["cards"].as_array_mut().into_iter().flatten();
-            for card in cards.filter(|card| card["uuid"] == uuid) {
-                card["healthy"] = Value::Bool(healthy);
+            let gpus = script["cards"].as_array_mut().into_iter().flatten();
+            for gpu in gpus.filter(|gpu| gpu["uuid"] == uuid) {
+                gpu["healthy"] = Value::Bool(healthy);
             }
         })
     }
 
-    /// Has CUDA refuse calls on a card with this error, or none of them.
-    pub fn set_card_cuda(&self, uuid: &str, error: Option<i32>) -> Result<()> {
+    /// Has CUDA refuse calls on a GPU with this error, or none of them.
+    pub fn set_gpu_cuda(&self, uuid: &str, error: Option<i32>) -> Result<()> {
         self.edit_driver(|script| {
-            let cards = script["cards"].as_array_mut().into_iter().flatten();
-            for card in cards.filter(|card| card["uuid"] == uuid) {
-                card["cuda"] =
+            let gpus = script["cards"].as_array_mut().into_iter().flatten();
+            for gpu in gpus.filter(|gpu| gpu["uuid"] == uuid) {
+                gpu["cuda"] =
                     error.map_or(Value::Null, |code| json!({"call": "cuInit", "code": code}));
             }
         })

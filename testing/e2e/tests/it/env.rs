@@ -12,7 +12,7 @@ use e2e::build::programs;
 use e2e::cluster::install::{self, Setup};
 use e2e::command::{command, wait_for};
 use e2e::kernel::processes::Pid;
-use e2e::node::cards::{CARD_MIB, CARDS};
+use e2e::node::gpus::{GPU_MIB, GPUS};
 use e2e::progress::line;
 use e2e::{Cluster, Load, Settings};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
@@ -25,12 +25,12 @@ use tokio::runtime::{Builder, Runtime};
 use crate::support::counts::Counts;
 use crate::support::diagnostics;
 use crate::support::offers::offered;
-use crate::support::pods::{EVERY_CARD, GPU, processes_of, statuses};
+use crate::support::pods::{EVERY_GPU, GPU, processes_of, statuses};
 
 /// The namespace of the tests' pods.
 pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
 /// What a node offers in units of 1 GiB.
-const UNITS_OF_NODE: u64 = CARDS as u64 * CARD_MIB / 1024;
+const UNITS_OF_NODE: u64 = GPUS as u64 * GPU_MIB / 1024;
 /// A program that was killed several times is started again after 5 minutes at most.
 const BACK: Duration = Duration::from_secs(600);
 /// How many of the slowest tests a run names first.
@@ -308,12 +308,12 @@ impl TestEnv {
         self.cluster.iter().try_for_each(|cluster| self.nodes_are_back(cluster))
     }
 
-    /// Waits until each node is ready, without a taint of Kubernetes, and offers the units of all its cards, where
+    /// Waits until each node is ready, without a taint of Kubernetes, and offers the units of all its GPUs, where
     /// Plimsoll is installed. A test that kills kubelets or device plugins ends before that.
     fn nodes_are_back(&self, cluster: &Cluster) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client());
         let is_uninstalled = self.uninstalled.load(Ordering::Relaxed);
-        wait_for("the nodes to be ready and to offer their cards", BACK, || {
+        wait_for("the nodes to be ready and to offer their GPUs", BACK, || {
             let offered = offered(self, GPU)?;
             for host in cluster.nodes() {
                 let name = host.name();
@@ -362,12 +362,12 @@ impl TestEnv {
             }
         })?;
         let maps: Api<ConfigMap> = Api::namespaced(self.client(), NAMESPACE);
-        let every_card = parse(json!({
-            "metadata": {"name": EVERY_CARD}, "data": {"NVIDIA_VISIBLE_DEVICES": "all"},
+        let every_gpu = parse(json!({
+            "metadata": {"name": EVERY_GPU}, "data": {"NVIDIA_VISIBLE_DEVICES": "all"},
         }))?;
-        match self.block_on(maps.get_opt(EVERY_CARD))? {
+        match self.block_on(maps.get_opt(EVERY_GPU))? {
             Some(_) => Ok(()),
-            None => self.block_on(maps.create(&PostParams::default(), &every_card)).map(drop),
+            None => self.block_on(maps.create(&PostParams::default(), &every_gpu)).map(drop),
         }
     }
 

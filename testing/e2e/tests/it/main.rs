@@ -68,7 +68,7 @@ fn all() -> Vec<Fact> {
         cluster::admission_cost::FACTS,
         cluster::users::FACTS,
         cluster::doctor::FACTS,
-        gpu::cards::FACTS,
+        gpu::gpus::FACTS,
         gpu::kubelet_restarts::FACTS,
         gpu::running_pods::FACTS,
         gpu::plugin_rollouts::FACTS,
@@ -76,7 +76,7 @@ fn all() -> Vec<Fact> {
         gpu::forced_deletion::FACTS,
         gpu::preemption::FACTS,
         gpu::processes::FACTS,
-        gpu::card_evictions::FACTS,
+        gpu::gpu_evictions::FACTS,
         gpu::moves::FACTS,
         gpu::bind_tls::FACTS,
         gpu::binding::FACTS,
@@ -127,7 +127,7 @@ fn chosen() -> Result<Vec<Fact>> {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Tests stop kubelets and fill cards, so they run one after the other.
+    // Tests stop kubelets and fill GPUs, so they run one after the other.
     arguments.test_threads = Some(1);
     match run(&arguments) {
         Ok(code) => code,

@@ -2,8 +2,8 @@
 
 use annotator::fleet::schedule::Schedule;
 use api::allocation::Allocation;
-use api::cards::{Cards, MAX_CARDS};
 use api::expected_use::ExpectedUse;
+use api::gpus::{Gpus, MAX_GPUS};
 use api::readings::PolledReadings;
 use api::share::NodeShare;
 use cluster::Node;
@@ -13,44 +13,44 @@ use placement::load::{MetricTable, ResolvedPolicy};
 use placement::names::Names;
 use placement::policy::{LoadPolicy, PolicyKind};
 use placement::reading::ReadingCodec;
-use placement::units::{CardId, PodUid, Units};
+use placement::units::{GpuId, PodUid, Units};
 use serde_json::json;
 
 use crate::text;
 
-/// The annotations of cards and of shares: what is read stays the same when it is written and read again, and there are
-/// at most [`MAX_CARDS`] cards.
-pub(crate) fn cards(input: &[u8]) {
+/// The annotations of GPUs and of shares: what is read stays the same when it is written and read again, and there are
+/// at most [`MAX_GPUS`] GPUs.
+pub(crate) fn gpus(input: &[u8]) {
     let Some(text) = text(input) else { return };
     if let Ok(share) = NodeShare::from_json(text) {
         assert_eq!(NodeShare::from_json(&share.to_json()).ok(), Some(share));
     }
-    let Ok(cards) = Cards::from_json(text) else { return };
-    assert!(cards.0.len() <= MAX_CARDS);
-    assert_eq!(Cards::from_json(&cards.to_json()).as_ref(), Ok(&cards));
+    let Ok(gpus) = Gpus::from_json(text) else { return };
+    assert!(gpus.0.len() <= MAX_GPUS);
+    assert_eq!(Gpus::from_json(&gpus.to_json()).as_ref(), Ok(&gpus));
     ledger(text);
 }
 
-/// The ledger of a node with this annotation of its cards never reserves more units than a card has.
-fn ledger(cards: &str) {
-    let annotations = json!({ Names::default().cards(): cards });
+/// The ledger of a node with this annotation of its GPUs never reserves more units than a GPU has.
+fn ledger(gpus: &str) {
+    let annotations = json!({ Names::default().gpus(): gpus });
     let node = json!({ "metadata": { "name": "a", "annotations": annotations } });
     let codec = ReadingCodec::default();
     let node = serde_json::from_value(node).ok();
     let node = node.map(|node: Node| node.facts(&Names::default(), &codec));
-    let Some(Ok(cards)) = node.and_then(|facts| facts.cards) else { return };
+    let Some(Ok(gpus)) = node.and_then(|facts| facts.gpus) else { return };
     let mut ledger = NodeLedger::default();
-    ledger.set_cards(cards);
+    ledger.set_gpus(gpus);
     let Some(request) = GpuRequest::single("app", Units(1)) else { return };
     if ledger.reserve(&PodUid::from("a"), &request, &ChoiceRule::default()).is_ok() {
         let accounts = ledger.read().accounts().iter();
-        let mut held = accounts.map(|account| (account.held(), account.card.units));
+        let mut held = accounts.map(|account| (account.held(), account.gpu.units));
         assert!(held.any(|(held, units)| held <= units && held > Units::ZERO));
     }
 }
 
 /// The annotation of a claim: what is read stays the same when it is written and read again. A claim that agrees with
-/// the pod's spec equals the one that Bind writes for the same card.
+/// the pod's spec equals the one that Bind writes for the same GPU.
 pub(crate) fn claim(input: &[u8]) {
     let Some(text) = text(input) else { return };
     if let Ok(allocation) = Allocation::from_json(text) {
@@ -64,17 +64,17 @@ pub(crate) fn claim(input: &[u8]) {
     let Some(request) = GpuRequest::single("app", Units(3)) else { return };
     if let Ok(checked) = Claim::checked(&request, &claim.shares()) {
         assert_eq!(Claim::checked(&request, checked.containers()).as_ref(), Ok(&checked));
-        assert_eq!(checked.cards().len(), 1);
+        assert_eq!(checked.gpus().len(), 1);
     }
 }
 
 /// What a pod asks for by annotations: each line is one of them. Either a fault that is named in a constant text, or a
-/// request of at most 64 cards whose shares never grow and whose claim is read back as it was written.
-pub(crate) fn card_wishes(input: &[u8]) {
+/// request of at most 64 GPUs whose shares never grow and whose claim is read back as it was written.
+pub(crate) fn gpu_wishes(input: &[u8]) {
     let Some(text) = text(input) else { return };
     let names = Names::default();
     let keys = [
-        names.card_count(),
+        names.gpu_count(),
         names.gpu_cores(),
         names.gpu_mem_limit(),
         names.gpu_model(),
@@ -97,13 +97,13 @@ pub(crate) fn card_wishes(input: &[u8]) {
         return;
     }
     let shares = gpu.request.shares();
-    assert!((1..=MAX_CARDS).contains(&shares.len()));
+    assert!((1..=MAX_GPUS).contains(&shares.len()));
     for pair in shares.windows(2) {
         assert!(pair[1].units <= pair[0].units && pair[1].cores <= pair[0].cores);
     }
     assert_eq!(gpu.request.peak(), Units(24));
-    let cards: Vec<CardId> = (0..shares.len()).map(|n| format!("GPU-{n}").into()).collect();
-    let claim = Claim::on_cards(&gpu.request, &cards);
+    let gpus: Vec<GpuId> = (0..shares.len()).map(|n| format!("GPU-{n}").into()).collect();
+    let claim = Claim::on_gpus(&gpu.request, &gpus);
     assert_eq!(Claim::checked(&gpu.request, claim.containers()), Ok(claim));
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use node_exporter_plus::collectors::{
     cpu, disk, filesystem, load, memory, network, pressure, uptime,
 };
-use node_exporter_plus::gpu::CardReport;
+use node_exporter_plus::gpu::GpuReport;
 use node_exporter_plus::pods::{
     PodUid, PodUsage, PodUsages, Version, cpu as cpu_time, memory_used, number,
 };
@@ -185,12 +185,12 @@ pub(crate) fn cgroup_names() -> Vec<Vec<u8>> {
     vec![names.join("\n").into()]
 }
 
-/// A line of the GPU probe that parses as a card's report, or as a question for a context or its answer, stays the same
+/// A line of the GPU probe that parses as a GPU's report, or as a question for a context or its answer, stays the same
 /// when it is written and parsed again. The reason of an answer is cut off before that.
 pub(crate) fn gpu_report(input: &[u8]) {
     for line in text(input).into_iter().flat_map(str::lines) {
-        if let Some(card) = CardReport::parse(line) {
-            assert_eq!(CardReport::parse(&card.to_string()), Some(card));
+        if let Some(gpu) = GpuReport::parse(line) {
+            assert_eq!(GpuReport::parse(&gpu.to_string()), Some(gpu));
         }
         if let Some(question) = Question::parse(line) {
             assert_eq!(question.to_string(), line);

@@ -41,7 +41,7 @@ const POLICIES: &str = "crates/placement/tests/golden";
 
 /// All targets, by name.
 pub static TARGETS: &[Target] = &[
-    Target { name: "cards", body: annotations::cards, files: &[JSON], examples: Vec::new },
+    Target { name: "gpus", body: annotations::gpus, files: &[JSON], examples: Vec::new },
     Target {
         name: "cgroup_files",
         body: kernel::cgroup_files,
@@ -55,8 +55,8 @@ pub static TARGETS: &[Target] = &[
         examples: annotations::claims,
     },
     Target {
-        name: "card_wishes",
-        body: annotations::card_wishes,
+        name: "gpu_wishes",
+        body: annotations::gpu_wishes,
         files: &[],
         examples: annotations::wishes,
     },

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use gpushare_device_plugin::cards::ids::{DeviceId, digits, prefixes};
+use gpushare_device_plugin::gpus::ids::{DeviceId, digits, prefixes};
 use gpushare_device_plugin::nvidia::spec as nvidia;
 use gpushare_device_plugin::processes::group::PodGroup;
-use placement::units::CardId;
+use placement::units::GpuId;
 
 use crate::text;
 
-/// An id that parses is written as it was, and two cards with different UUIDs have different prefixes.
+/// An id that parses is written as it was, and two GPUs with different UUIDs have different prefixes.
 pub(crate) fn device_ids(input: &[u8]) {
     let Some(text) = text(input) else { return };
     for line in text.lines() {
@@ -18,9 +18,9 @@ pub(crate) fn device_ids(input: &[u8]) {
             assert_eq!(id.to_string(), line);
         }
     }
-    let cards: Vec<CardId> = text.lines().take(16).map(CardId::from).collect();
-    let known: BTreeSet<String> = cards.iter().map(digits).collect();
-    let prefixes = prefixes(&cards);
+    let gpus: Vec<GpuId> = text.lines().take(16).map(GpuId::from).collect();
+    let known: BTreeSet<String> = gpus.iter().map(digits).collect();
+    let prefixes = prefixes(&gpus);
     assert_eq!(prefixes.iter().collect::<BTreeSet<_>>().len(), known.len(), "{prefixes:?}");
     for prefix in prefixes.iter().filter(|prefix| !prefix.is_empty()) {
         let id = DeviceId::new(prefix, u32::MAX);

@@ -31,7 +31,7 @@ impl Specs {
     }
 
     /// What the named devices add. A real runtime refuses to start a container with an unknown device. Here an unknown
-    /// one adds nothing, and the container is without a card.
+    /// one adds nothing, and the container is without a GPU.
     pub(super) fn edits(&self, names: &[String]) -> Edits {
         let mut edits = Edits::default();
         for device in names.iter().filter_map(|name| self.0.get(name)) {

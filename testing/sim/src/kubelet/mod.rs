@@ -94,10 +94,10 @@ impl Kubelet {
         &self.manager
     }
 
-    /// From now on the runtime gives every container the CDI devices of another card than Allocate named. With it a
+    /// From now on the runtime gives every container the CDI devices of another GPU than Allocate named. With it a
     /// test shows that such a fault is noticed.
-    pub fn hand_over_wrong_cards(&self) {
-        self.runtime.hand_over_wrong_cards();
+    pub fn hand_over_wrong_gpus(&self) {
+        self.runtime.hand_over_wrong_gpus();
     }
 
     /// Ends as by SIGKILL: connections break, sockets stay behind, containers run on. A pod whose Allocate is under way

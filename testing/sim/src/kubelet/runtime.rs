@@ -55,7 +55,7 @@ struct Sandbox {
 pub(super) struct Runtime {
     settings: Arc<KubeletSettings>,
     events: UnboundedSender<ProcessEvent>,
-    wrong_cards: Arc<AtomicBool>,
+    wrong_gpus: Arc<AtomicBool>,
     /// The admitted pods by UID.
     sandboxes: Arc<Mutex<BTreeMap<String, Sandbox>>>,
 }
@@ -63,15 +63,15 @@ pub(super) struct Runtime {
 impl Runtime {
     pub(super) fn new(settings: KubeletSettings, events: UnboundedSender<ProcessEvent>) -> Self {
         let settings = Arc::new(settings);
-        Self { settings, events, wrong_cards: Arc::default(), sandboxes: Arc::default() }
+        Self { settings, events, wrong_gpus: Arc::default(), sandboxes: Arc::default() }
     }
 
     pub(super) fn settings(&self) -> &Arc<KubeletSettings> {
         &self.settings
     }
 
-    pub(super) fn hand_over_wrong_cards(&self) {
-        self.wrong_cards.store(true, Ordering::Relaxed);
+    pub(super) fn hand_over_wrong_gpus(&self) {
+        self.wrong_gpus.store(true, Ordering::Relaxed);
     }
 
     /// Adds a pod, unless it is there.
@@ -122,7 +122,7 @@ impl Runtime {
         let mut names: Vec<String> =
             answer.cdi_devices.into_iter().map(|device| device.name).collect();
         let specs = cdi::Specs::read(&self.settings.cdi_dir);
-        if self.wrong_cards.load(Ordering::Relaxed) {
+        if self.wrong_gpus.load(Ordering::Relaxed) {
             names = names.iter().map(|name| specs.another(name)).collect();
         }
         let edits = specs.edits(&names);

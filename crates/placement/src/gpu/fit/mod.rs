@@ -1,7 +1,7 @@
-//! Whether a request fits a node's cards, and which cards it gets. Filter, Prioritize, preempt, explain, Bind and the
+//! Whether a request fits a node's GPUs, and which GPUs it gets. Filter, Prioritize, preempt, explain, Bind and the
 //! benchmarks use this one rule.
 //!
-//! [`choose()`] chooses the cards, [`NoFit`] says why there are none.
+//! [`choose()`] chooses the GPUs, [`NoFit`] says why there are none.
 
 mod assign;
 mod choose;
@@ -9,67 +9,67 @@ mod no_fit;
 
 use super::choice_rule::Preference;
 use super::fragmentation::Cost;
-use super::{CardFit, CardShare, ChoiceRule, ChosenCard, FreeCard, GpuRequest, Rating};
+use super::{ChoiceRule, ChosenGpu, FreeGpu, GpuFit, GpuRequest, GpuShare, Rating};
 use crate::load::Score;
-use crate::units::{CardId, Units};
+use crate::units::{GpuId, Units};
 
 pub use choose::choose;
 pub(super) use choose::{check, numa_free};
 pub use no_fit::NoFit;
 pub(super) use no_fit::why_no_fit;
 
-/// The cards that were chosen for a request.
+/// The GPUs that were chosen for a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Choice {
     /// One for each share of the request, in their order; never empty.
-    pub cards: Vec<ChosenCard>,
-    /// The cost of the placement; `None` if the cards were not chosen by cost.
+    pub gpus: Vec<ChosenGpu>,
+    /// The cost of the placement; `None` if the GPUs were not chosen by cost.
     pub cost: Option<Cost>,
 }
 
-/// The whole decision about a node's cards for a request.
+/// The whole decision about a node's GPUs for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fit {
     /// The largest share of the request.
-    pub largest_share: CardShare,
-    /// How many cards are requested.
+    pub largest_share: GpuShare,
+    /// How many GPUs are requested.
     pub count: usize,
-    /// Each card, by index, and whether the largest share fits it.
-    pub cards: Vec<(FreeCard, CardFit)>,
-    /// The cards that were chosen, or why none fit.
+    /// Each GPU, by index, and whether the largest share fits it.
+    pub gpus: Vec<(FreeGpu, GpuFit)>,
+    /// The GPUs that were chosen, or why none fit.
     pub outcome: Result<Choice, NoFit>,
-    /// The node's rating, as [`NodeCards::rate`](super::NodeCards::rate); `None` if the request does not fit.
+    /// The node's rating, as [`NodeGpus::rate`](super::NodeCards::rate); `None` if the request does not fit.
     pub rating: Option<Rating>,
 }
 
 impl Choice {
     /// How good the choice is for a request under a rule: its cost where placements have one. Otherwise a score: under
-    /// packing 100 where the cards are full and less the more stays free on them, under spreading the reverse.
+    /// packing 100 where the GPUs are full and less the more stays free on them, under spreading the reverse.
     pub fn rate(&self, request: &GpuRequest, rule: &ChoiceRule) -> Rating {
-        let left = self.cards.iter().map(|card| card.left).sum();
-        let units = self.cards.iter().map(|card| card.units).sum();
+        let left = self.gpus.iter().map(|gpu| gpu.left).sum();
+        let units = self.gpus.iter().map(|gpu| gpu.units).sum();
         match (rule.preference(request), self.cost) {
             (Preference::Cheapest(_), Some(cost)) => Rating::Cost(cost),
-            // Chosen before there was a measure: the pod keeps these cards, so this is the best rating.
+            // Chosen before there was a measure: the pod keeps these GPUs, so this is the best rating.
             (Preference::Cheapest(_), None) => Rating::Cost(Cost(i64::MIN)),
             (Preference::Fullest, _) => Rating::Score(packing_score(left, units)),
             (Preference::Emptiest, _) => Rating::Score(spread_score(left, units)),
         }
     }
 
-    /// The cards.
-    pub fn card_ids(&self) -> Vec<CardId> {
-        self.cards.iter().map(|card| card.uuid.clone()).collect()
+    /// The GPUs.
+    pub fn gpu_ids(&self) -> Vec<GpuId> {
+        self.gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
     }
 
     /// Their indices.
     pub fn indices(&self) -> Vec<u32> {
-        self.cards.iter().map(|card| card.index).collect()
+        self.gpus.iter().map(|gpu| gpu.index).collect()
     }
 
     /// The lowest index.
     pub fn first_index(&self) -> u32 {
-        self.cards.iter().map(|card| card.index).min().unwrap_or_default()
+        self.gpus.iter().map(|gpu| gpu.index).min().unwrap_or_default()
     }
 }
 

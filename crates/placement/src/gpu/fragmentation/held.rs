@@ -1,12 +1,12 @@
-//! What pods hold of cards now.
+//! What pods hold of GPUs now.
 
 use std::collections::BTreeMap;
 
 use crate::gpu::{Account, Basis};
 use crate::units::Units;
 
-/// How many times pods hold so many units of a card of a size. A pod that stays long is found here more often than
-/// among the requests, and what it leaves free of its card has to be filled as often.
+/// How many times pods hold so many units of a GPU of a size. A pod that stays long is found here more often than
+/// among the requests, and what it leaves free of its GPU has to be filled as often.
 ///
 /// # Examples
 ///
@@ -24,26 +24,26 @@ use crate::units::Units;
 pub struct HeldParts(BTreeMap<Units, BTreeMap<Units, u64>>);
 
 impl HeldParts {
-    /// Counts `times` cards of `card` units, of each of which a pod holds `part` units.
-    pub fn count(&mut self, card: Units, part: Units, times: u64) {
+    /// Counts `times` GPUs of `gpu` units, of each of which a pod holds `part` units.
+    pub fn count(&mut self, gpu: Units, part: Units, times: u64) {
         if times > 0 {
-            *self.0.entry(card).or_default().entry(part).or_default() += times;
+            *self.0.entry(gpu).or_default().entry(part).or_default() += times;
         }
     }
 
-    /// Counts what pods hold of this card. Left out is memory of no pod, and what a pod is charged on every card of the
+    /// Counts what pods hold of this GPU. Left out is memory of no pod, and what a pod is charged on every GPU of the
     /// node since its own is not known.
     pub fn count_account(&mut self, account: &Account) {
         for charge in &account.charges {
             if charge.basis.is_held() && charge.basis != Basis::UnknownPlace {
-                self.count(account.card.units, charge.units, 1);
+                self.count(account.gpu.units, charge.units, 1);
             }
         }
     }
 
-    /// Each number of units that is held of cards of this size, with its share of them.
-    pub fn shares(&self, card: Units) -> impl Iterator<Item = (Units, f64)> {
-        let parts = self.0.get(&card);
+    /// Each number of units that is held of GPUs of this size, with its share of them.
+    pub fn shares(&self, gpu: Units) -> impl Iterator<Item = (Units, f64)> {
+        let parts = self.0.get(&gpu);
         let all: u64 = parts.into_iter().flat_map(BTreeMap::values).sum();
         parts.into_iter().flatten().map(move |(part, times)| (*part, *times as f64 / all as f64))
     }
@@ -52,12 +52,12 @@ impl HeldParts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{CardIsolation, Charge, FreeCard, Sharers};
+    use crate::gpu::{Charge, FreeGpu, GpuIsolation, Sharers};
     use crate::units::{Cores, PodUid};
 
     #[test]
-    fn what_is_certainly_held_of_this_card_counts() {
-        let card = FreeCard {
+    fn what_is_certainly_held_of_this_gpu_counts() {
+        let gpu = FreeGpu {
             uuid: "GPU-0".into(),
             index: 0,
             model: "A10".into(),
@@ -68,7 +68,7 @@ mod tests {
             idle: false,
             healthy: true,
             closed: None,
-            isolation: CardIsolation::default(),
+            isolation: GpuIsolation::default(),
             sharers: Sharers::None,
             clients: 0,
         };
@@ -91,7 +91,7 @@ mod tests {
             charge(7, Basis::Unmanaged),
         ];
         let mut held = HeldParts::default();
-        held.count_account(&Account { card, charges });
+        held.count_account(&Account { gpu, charges });
         let parts: Vec<u32> = held.shares(Units(16)).map(|(part, _)| part.0).collect();
         assert_eq!(parts, [1, 2, 3]);
     }

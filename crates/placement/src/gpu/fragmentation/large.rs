@@ -1,15 +1,15 @@
-//! Places for pods with several cards, and what taking one away costs.
+//! Places for pods with several GPUs, and what taking one away costs.
 //!
-//! A pod with eight cards and much CPU that finds no node while most of the cluster is empty is an outage. By fragments
+//! A pod with eight GPUs and much CPU that finds no node while most of the cluster is empty is an outage. By fragments
 //! alone it comes soon: few nodes have room for it, and every small pod on one of them takes a place away. So each
 //! place has a price, by Littlewood's rule (1972), by which airlines keep seats for passengers who pay more and book
 //! later: what the pod takes, times the chance that its kind will need the last place before the cluster is full. While
 //! places are many, and again when the cluster is nearly full, the price is 0, and pods are packed.
 //!
 //! How many places will be needed is a Poisson variable. Its mean follows from the recent requests and from how many
-//! more pods the cluster takes: by its free cards, and by its free CPU at the CPU that goes with a card. It is
-//! increased by [`CAUTION`] standard deviations: a refused pod is worse than a card that is given out later. It is
-//! increased less where CPU runs out before the cards ([`Ahead::caution`]).
+//! more pods the cluster takes: by its free GPUs, and by its free CPU at the CPU that goes with a GPU. It is
+//! increased by [`CAUTION`] standard deviations: a refused pod is worse than a GPU that is given out later. It is
+//! increased less where CPU runs out before the GPUs ([`Ahead::caution`]).
 //!
 //! Of a kind that was never requested, all that is known is that it is rare: after `n` requests without it, it is at
 //! most 3 in `n` of them, with 95% confidence (Hanley and Lippman-Hand 1983). So a pod that takes all that an idle
@@ -17,8 +17,8 @@
 
 use std::collections::BTreeMap;
 
-use super::CardPart;
-use super::kind::{Kind, PricedCard, fitting};
+use super::GpuPart;
+use super::kind::{Kind, PricedGpu, fitting};
 
 /// How many standard deviations more than expected are provided for. On the traces of `lab/openb`, pods are refused
 /// with less than 4 while the cluster has much room.
@@ -29,77 +29,77 @@ const STEP: f64 = 0.05;
 const UNSEEN: f64 = 3.0;
 /// The part of the free CPU of the emptiest node that this pod takes: a small pod does not take the place away.
 const OF_AN_IDLE_NODE: f64 = 31.0 / 32.0;
-/// While fewer cards than this part of all are given out, the CPU that goes with one is mostly that of the requests.
+/// While fewer GPUs than this part of all are given out, the CPU that goes with one is mostly that of the requests.
 const EARLY: f64 = 0.01;
-/// From when this part of the cards is given out, caution follows the CPU that goes with one: while few are, pods
-/// without cards that were there before would make it too much.
+/// From when this part of the GPUs is given out, caution follows the CPU that goes with one: while few are, pods
+/// without GPUs that were there before would make it too much.
 const KNOWN_FROM: f64 = 0.25;
-/// The CPU that goes with a card is rounded to powers of this, for the same reason as [`STEP`].
+/// The CPU that goes with a GPU is rounded to powers of this, for the same reason as [`STEP`].
 const CPU_STEP: f64 = 1.1;
 /// From this mean on, a normal variable is near enough.
 const NORMAL_FROM: f64 = 400.0;
 
-/// The kinds of pods with several cards, and the prices of places for them.
+/// The kinds of pods with several GPUs, and the prices of places for them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LargePlaces {
     /// The kinds for which places have a price.
     pub(super) priced: Vec<PricedKind>,
-    /// All that were requested, each with its part of the requests for cards.
+    /// All that were requested, each with its part of the requests for GPUs.
     kinds: Vec<(Kind, f64)>,
     /// What the prices depend on, of all pods and nodes.
     totals: Totals,
 }
 
-/// A kind of pod with several cards, and the price of a place for it, in cards.
+/// A kind of pod with several GPUs, and the price of a place for it, in GPUs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PricedKind {
     pub(super) kind: Kind,
     pub(super) price: f64,
 }
 
-/// Of all requests for cards, and of all nodes when they are empty.
+/// Of all requests for GPUs, and of all nodes when they are empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Totals {
     /// How many requests there were.
     pub(super) requests: u64,
-    /// Cards that a request takes on average.
-    pub(super) cards_by_request: f64,
-    /// CPU that requests ask for with each card, in thousandths of a core.
-    pub(super) cpu_by_card: f64,
-    /// The nodes' cards.
-    pub(super) cards: f64,
+    /// GPUs that a request takes on average.
+    pub(super) gpus_by_request: f64,
+    /// CPU that requests ask for with each GPU, in thousandths of a core.
+    pub(super) cpu_by_gpu: f64,
+    /// The nodes' GPUs.
+    pub(super) gpus: f64,
     /// The nodes' CPU, in thousandths of a core; `None` where that of one is not known.
     pub(super) cpu: Option<f64>,
 }
 
-/// What is free on all nodes: cards, and CPU in thousandths of a core, `None` where that of a node is not known.
+/// What is free on all nodes: GPUs, and CPU in thousandths of a core, `None` where that of a node is not known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
-    cards: f64,
+    gpus: f64,
     cpu: Option<f64>,
 }
 
 /// What a cluster takes until it is full.
 #[derive(Debug, Clone, Copy)]
 struct Ahead {
-    /// Requests for cards.
+    /// Requests for GPUs.
     requests: f64,
-    /// The part of the free cards that will be given out before CPU runs out, 0 to 1.
-    part_of_cards: f64,
-    /// How far the CPU that goes with a card is known, 0 to 1.
+    /// The part of the free GPUs that will be given out before CPU runs out, 0 to 1.
+    part_of_gpus: f64,
+    /// How far the CPU that goes with a GPU is known, 0 to 1.
     known: f64,
 }
 
-/// What is free on a node: CPU in thousandths of a core, `None` where it is not known, and its open cards.
+/// What is free on a node: CPU in thousandths of a core, `None` where it is not known, and its open GPUs.
 pub(super) struct NodeRoom {
     pub(super) cpu: Option<u64>,
-    pub(super) cards: Vec<PricedCard>,
+    pub(super) gpus: Vec<PricedGpu>,
 }
 
 impl LargePlaces {
-    /// Without prices yet. `kinds` are all kinds with cards, each with its part of the requests for cards.
+    /// Without prices yet. `kinds` are all kinds with GPUs, each with its part of the requests for GPUs.
     pub(super) fn new(kinds: &[(Kind, f64)], totals: Totals) -> Self {
-        let large = kinds.iter().filter(|(kind, _)| kind.cards > 1).copied().collect();
+        let large = kinds.iter().filter(|(kind, _)| kind.gpus > 1).copied().collect();
         Self { priced: Vec::new(), kinds: large, totals }
     }
 
@@ -115,13 +115,13 @@ impl LargePlaces {
             let places: usize = nodes.iter().map(|node| node.places(kind)).sum();
             let mut each = 0.0;
             for (other, part) in kinds.iter().filter(|(other, _)| other.is_as_large_as(kind)) {
-                each += part * (other.cards as f64 / kind.cards as f64);
+                each += part * (other.gpus as f64 / kind.gpus as f64);
             }
             let mean = each * ahead.requests;
             // Of what was never requested, no more: its part is a bound by itself.
             let caution = if kind.weight > 0.0 { ahead.caution() } else { 0.0 };
             let chance = chance_of_at_least(places, mean + caution * mean.sqrt());
-            let price = kind.cards as f64 * (chance / STEP).round() * STEP;
+            let price = kind.gpus as f64 * (chance / STEP).round() * STEP;
             if price > 0.0 {
                 priced.push(PricedKind { kind: *kind, price });
             }
@@ -129,40 +129,38 @@ impl LargePlaces {
         priced
     }
 
-    /// The CPU that goes with a card, in thousandths of a core, that of pods without cards included: so much is in use
-    /// for each card that is given out. `None` where the nodes' CPU is not known.
-    fn cpu_with_a_card(&self, free: Free) -> Option<f64> {
-        let Totals { cpu_by_card, cards, cpu, .. } = self.totals;
-        let early = EARLY * cards;
-        let used = (cpu? - free.cpu?).max(0.0) + early * cpu_by_card;
-        let given = (cards - free.cards).max(0.0) + early;
+    /// The CPU that goes with a GPU, in thousandths of a core, that of pods without GPUs included: so much is in use
+    /// for each GPU that is given out. `None` where the nodes' CPU is not known.
+    fn cpu_with_a_gpu(&self, free: Free) -> Option<f64> {
+        let Totals { cpu_by_gpu, gpus, cpu, .. } = self.totals;
+        let early = EARLY * gpus;
+        let used = (cpu? - free.cpu?).max(0.0) + early * cpu_by_gpu;
+        let given = (gpus - free.gpus).max(0.0) + early;
         (given > 0.0).then_some(used / given)
     }
 
-    /// The CPU that a free card needs, in thousandths of a core: what goes with a card, and at most what is free for
-    /// each free card. Where CPU is short some cards stay empty wherever pods go, and then those with more CPU than
+    /// The CPU that a free GPU needs, in thousandths of a core: what goes with a GPU, and at most what is free for
+    /// each free GPU. Where CPU is short some GPUs stay empty wherever pods go, and then those with more CPU than
     /// others should not be among them.
-    pub(super) fn cpu_for_a_free_card(&self, free: Free) -> f64 {
-        let (Some(cpu), Some(with_a_card)) = (free.cpu, self.cpu_with_a_card(free)) else {
-            return self.totals.cpu_by_card;
+    pub(super) fn cpu_for_a_free_gpu(&self, free: Free) -> f64 {
+        let (Some(cpu), Some(with_a_gpu)) = (free.cpu, self.cpu_with_a_gpu(free)) else {
+            return self.totals.cpu_by_gpu;
         };
-        let needed = with_a_card.min(cpu / free.cards.max(1.0));
+        let needed = with_a_gpu.min(cpu / free.gpus.max(1.0));
         if needed < 1.0 { 0.0 } else { CPU_STEP.powf((needed.ln() / CPU_STEP.ln()).round()) }
     }
 
     /// What the cluster takes until it is full.
     fn ahead(&self, free: Free) -> Ahead {
-        let cards = match (free.cpu, self.cpu_with_a_card(free)) {
-            (Some(cpu), Some(with_a_card)) if with_a_card > 0.0 => {
-                free.cards.min(cpu / with_a_card)
-            }
-            _ => free.cards,
+        let gpus = match (free.cpu, self.cpu_with_a_gpu(free)) {
+            (Some(cpu), Some(with_a_gpu)) if with_a_gpu > 0.0 => free.gpus.min(cpu / with_a_gpu),
+            _ => free.gpus,
         };
-        let Totals { cards_by_request: each, cards: all, .. } = self.totals;
-        let known = (all - free.cards) / (KNOWN_FROM * all.max(1.0));
+        let Totals { gpus_by_request: each, gpus: all, .. } = self.totals;
+        let known = (all - free.gpus) / (KNOWN_FROM * all.max(1.0));
         Ahead {
-            requests: if each > 0.0 { cards / each } else { 0.0 },
-            part_of_cards: if free.cards > 0.0 { cards / free.cards } else { 1.0 },
+            requests: if each > 0.0 { gpus / each } else { 0.0 },
+            part_of_gpus: if free.gpus > 0.0 { gpus / free.gpus } else { 1.0 },
             known: known.clamp(0.0, 1.0),
         }
     }
@@ -170,43 +168,43 @@ impl LargePlaces {
 
 impl Ahead {
     /// How many standard deviations more than expected are provided for. Where CPU runs out first, a place that is kept
-    /// for a pod with much CPU keeps CPU from more cards than the place has.
+    /// for a pod with much CPU keeps CPU from more GPUs than the place has.
     fn caution(self) -> f64 {
-        let left_out = self.known * (1.0 - self.part_of_cards.powi(2));
+        let left_out = self.known * (1.0 - self.part_of_gpus.powi(2));
         CAUTION * (1.0 - left_out)
     }
 }
 
 impl Free {
     pub(super) fn on(nodes: &[NodeRoom]) -> Self {
-        let cards = nodes.iter().flat_map(|node| &node.cards).map(|card| card.part).sum();
+        let gpus = nodes.iter().flat_map(|node| &node.gpus).map(|gpu| gpu.part).sum();
         let sum = |sum: u64, node: &NodeRoom| Some(sum.saturating_add(node.cpu?));
-        Self { cards, cpu: nodes.iter().try_fold(0, sum).map(|cpu| cpu as f64) }
+        Self { gpus, cpu: nodes.iter().try_fold(0, sum).map(|cpu| cpu as f64) }
     }
 }
 
 impl NodeRoom {
     fn places(&self, kind: &Kind) -> usize {
-        kind.places(fitting(self.cards.iter(), kind), self.cpu)
+        kind.places(fitting(self.gpus.iter(), kind), self.cpu)
     }
 }
 
-/// The largest pods that fit a node with all its cards idle: for each number of cards, with nearly all CPU of the
-/// emptiest such node. One that asks for neither more cards nor more CPU than another is left out.
+/// The largest pods that fit a node with all its GPUs idle: for each number of GPUs, with nearly all CPU of the
+/// emptiest such node. One that asks for neither more GPUs nor more CPU than another is left out.
 fn largest(nodes: &[NodeRoom]) -> Vec<Kind> {
     let mut most: BTreeMap<usize, u64> = BTreeMap::new();
     for node in nodes {
-        let idle = node.cards.iter().filter(|card| card.room.free == card.room.units).count();
-        if idle > 1 && idle == node.cards.len() {
+        let idle = node.gpus.iter().filter(|gpu| gpu.room.free == gpu.room.units).count();
+        if idle > 1 && idle == node.gpus.len() {
             let cpu = most.entry(idle).or_default();
             *cpu = node.cpu.unwrap_or(0).max(*cpu);
         }
     }
     let mut kinds: Vec<Kind> = Vec::new();
-    for (cards, cpu) in most.into_iter().rev() {
+    for (gpus, cpu) in most.into_iter().rev() {
         let cpu = (cpu as f64 * OF_AN_IDLE_NODE) as u64;
         if kinds.iter().all(|larger| larger.cpu < cpu) {
-            kinds.push(Kind::any_model(cpu, cards, CardPart::Whole));
+            kinds.push(Kind::any_model(cpu, gpus, GpuPart::Whole));
         }
     }
     kinds
@@ -234,15 +232,15 @@ mod tests {
     use crate::gpu::fragmentation::{
         Cost, HeldParts, Measure, MeasuredNode, NodeClass, PodShape, TypicalPods,
     };
-    use crate::gpu::{CardIsolation, CardShare, FreeCard, Patterns, Sharers};
-    use crate::units::{CardModel, Cores, Units};
+    use crate::gpu::{FreeGpu, GpuIsolation, GpuShare, Patterns, Sharers};
+    use crate::units::{Cores, GpuModel, Units};
 
-    const CARD: u32 = 16;
+    const GPU: u32 = 16;
 
     #[test]
     fn cpu_that_no_machine_has_does_not_make_the_sum_of_all_small() {
         let on = |cpus: &[Option<u64>]| {
-            let rooms = cpus.iter().map(|cpu| NodeRoom { cpu: *cpu, cards: Vec::new() });
+            let rooms = cpus.iter().map(|cpu| NodeRoom { cpu: *cpu, gpus: Vec::new() });
             Free::on(&rooms.collect::<Vec<_>>()).cpu
         };
         assert_eq!(on(&[Some(u64::MAX), Some(8_000)]), Some(u64::MAX as f64));
@@ -250,14 +248,14 @@ mod tests {
         assert_eq!(on(&[Some(8_000), None]), None);
     }
 
-    fn shape(cpu: u64, cards: usize) -> PodShape {
-        PodShape { cpu, cards, part: CardPart::Units(Units(CARD)), models: Patterns::default() }
+    fn shape(cpu: u64, gpus: usize) -> PodShape {
+        PodShape { cpu, gpus, part: GpuPart::Units(Units(GPU)), models: Patterns::default() }
     }
 
-    /// So many nodes of eight cards and 96 cores.
+    /// So many nodes of eight GPUs and 96 cores.
     fn classes(count: usize) -> Vec<NodeClass> {
-        let (model, units) = ("A10".to_owned(), Units(CARD));
-        vec![NodeClass { count, cpu: Some(96_000), model, cards: 8, units }]
+        let (model, units) = ("A10".to_owned(), Units(GPU));
+        vec![NodeClass { count, cpu: Some(96_000), model, gpus: 8, units }]
     }
 
     fn measure(requests: &[(PodShape, usize)], nodes: usize) -> Measure {
@@ -268,41 +266,41 @@ mod tests {
         Measure::new(&typical, &HeldParts::default(), &classes(nodes))
     }
 
-    /// A node with so many idle cards of eight, the others full, and free CPU.
-    fn node(idle: usize, cpu: u64) -> (Option<u64>, Vec<FreeCard>) {
-        let cards = (0..8).map(|index| FreeCard {
+    /// A node with so many idle GPUs of eight, the others full, and free CPU.
+    fn node(idle: usize, cpu: u64) -> (Option<u64>, Vec<FreeGpu>) {
+        let gpus = (0..8).map(|index| FreeGpu {
             uuid: format!("GPU-{index}").as_str().into(),
             index: index as u32,
-            model: CardModel::from("A10"),
+            model: GpuModel::from("A10"),
             numa_node: None,
-            units: Units(CARD),
-            free: if index < idle { Units(CARD) } else { Units::ZERO },
+            units: Units(GPU),
+            free: if index < idle { Units(GPU) } else { Units::ZERO },
             free_cores: Cores::ALL,
             idle: index < idle,
             healthy: true,
             closed: None,
-            isolation: CardIsolation::default(),
+            isolation: GpuIsolation::default(),
             sharers: Sharers::None,
             clients: 0,
         });
-        (Some(cpu), cards.collect())
+        (Some(cpu), gpus.collect())
     }
 
-    fn repriced(measure: &Measure, nodes: &[(Option<u64>, Vec<FreeCard>)]) -> Measure {
-        let next = measure.repriced(nodes.iter().map(|(cpu, cards)| (*cpu, cards)));
+    fn repriced(measure: &Measure, nodes: &[(Option<u64>, Vec<FreeGpu>)]) -> Measure {
+        let next = measure.repriced(nodes.iter().map(|(cpu, gpus)| (*cpu, gpus)));
         next.unwrap_or_else(|| measure.clone())
     }
 
-    fn price_for(measure: &Measure, cards: usize) -> f64 {
-        let priced = measure.large.priced.iter().filter(|priced| priced.kind.cards == cards);
+    fn price_for(measure: &Measure, gpus: usize) -> f64 {
+        let priced = measure.large.priced.iter().filter(|priced| priced.kind.gpus == gpus);
         priced.map(|priced| priced.price).fold(0.0, f64::max)
     }
 
-    /// What a pod with one card and this CPU costs on that node.
-    fn cost(measure: &Measure, (cpu, cards): &(Option<u64>, Vec<FreeCard>), asked: u64) -> Cost {
-        let cards: Vec<&FreeCard> = cards.iter().collect();
-        let share = CardShare::of(Units(CARD));
-        MeasuredNode::new(measure, *cpu, &cards).cost(asked, &[(0, share)])
+    /// What a pod with one GPU and this CPU costs on that node.
+    fn cost(measure: &Measure, (cpu, gpus): &(Option<u64>, Vec<FreeGpu>), asked: u64) -> Cost {
+        let gpus: Vec<&FreeGpu> = gpus.iter().collect();
+        let share = GpuShare::of(Units(GPU));
+        MeasuredNode::new(measure, *cpu, &gpus).cost(asked, &[(0, share)])
     }
 
     #[test]
@@ -358,25 +356,25 @@ mod tests {
         let priced = repriced(&measure, &nodes);
         let (on_idle, on_used) = (cost(&priced, &idle, 4_000), cost(&priced, &used, 4_000));
         assert!(on_idle > on_used, "{on_idle:?} {on_used:?}");
-        // A pod without cards that leaves the CPU of the place costs nothing, one that does not costs the place.
+        // A pod without GPUs that leaves the CPU of the place costs nothing, one that does not costs the place.
         let plain = |cpu| priced.cost_of_cpu(idle.1.iter(), 96_000, cpu).0;
         assert_eq!(plain(1_000), 0);
         assert!(plain(7_000) >= 1_000_000, "{}", plain(7_000));
     }
 
     #[test]
-    fn where_cpu_runs_out_before_the_cards_fewer_places_are_kept() {
+    fn where_cpu_runs_out_before_the_gpus_fewer_places_are_kept() {
         let measure = measure(&[(shape(4_000, 1), 900), (shape(90_000, 8), 30)], 100);
-        let caution = |cards, cpu| measure.large.ahead(Free { cards, cpu }).caution();
-        // Half of the cards are given out, and 4,800 cores: 12 with each.
+        let caution = |gpus, cpu| measure.large.ahead(Free { gpus, cpu }).caution();
+        // Half of the GPUs are given out, and 4,800 cores: 12 with each.
         assert_eq!(caution(400.0, Some(4_800_000.0)), CAUTION);
-        // 18 cores with each: what is left suffices for a third of the cards.
-        let short = measure.large.ahead(Free { cards: 400.0, cpu: Some(2_400_000.0) });
-        assert!((0.3..0.4).contains(&short.part_of_cards), "{short:?}");
+        // 18 cores with each: what is left suffices for a third of the GPUs.
+        let short = measure.large.ahead(Free { gpus: 400.0, cpu: Some(2_400_000.0) });
+        assert!((0.3..0.4).contains(&short.part_of_gpus), "{short:?}");
         assert!((short.caution() - CAUTION / 9.0).abs() < 0.1, "{short:?}");
-        // While few cards are given out, pods without cards that were there before say little of what goes with one.
-        let early = measure.large.ahead(Free { cards: 790.0, cpu: Some(2_400_000.0) });
-        assert!(early.part_of_cards < 0.1 && early.caution() > 3.5, "{early:?}");
+        // While few GPUs are given out, pods without GPUs that were there before say little of what goes with one.
+        let early = measure.large.ahead(Free { gpus: 790.0, cpu: Some(2_400_000.0) });
+        assert!(early.part_of_gpus < 0.1 && early.caution() > 3.5, "{early:?}");
         // Where nothing is known of CPU, or nothing is free, as before.
         assert_eq!(caution(400.0, None), CAUTION);
         assert_eq!(caution(0.0, Some(0.0)), CAUTION);
@@ -388,25 +386,25 @@ mod tests {
         let nodes = [vec![node(8, 96_000); 2], vec![node(4, 40_000); 10]].concat();
         let priced = repriced(&measure, &nodes);
         assert_ne!(priced, measure);
-        assert_eq!(priced.repriced(nodes.iter().map(|(cpu, cards)| (*cpu, cards))), None);
+        assert_eq!(priced.repriced(nodes.iter().map(|(cpu, gpus)| (*cpu, gpus))), None);
     }
 
     #[test]
-    fn the_cpu_that_goes_with_a_card_counts_pods_without_cards() {
+    fn the_cpu_that_goes_with_a_gpu_counts_pods_without_gpus() {
         let measure = measure(&[(shape(4_000, 1), 100)], 10);
-        // Half of the cards are given out, each with 9 cores: 4 of its pod and 5 of others.
+        // Half of the GPUs are given out, each with 9 cores: 4 of its pod and 5 of others.
         let half = vec![node(4, 60_000); 10];
-        let free = Free { cards: 40.0, cpu: Some(600_000.0) };
-        let with_a_card = measure.large.cpu_with_a_card(free).unwrap();
-        assert!((with_a_card - 8_900.0).abs() < 100.0, "{with_a_card}");
+        let free = Free { gpus: 40.0, cpu: Some(600_000.0) };
+        let with_a_gpu = measure.large.cpu_with_a_gpu(free).unwrap();
+        assert!((with_a_gpu - 8_900.0).abs() < 100.0, "{with_a_gpu}");
         let priced = repriced(&measure, &half);
-        assert!((8_000.0..10_000.0).contains(&priced.cpu_by_card), "{}", priced.cpu_by_card);
+        assert!((8_000.0..10_000.0).contains(&priced.cpu_by_gpu), "{}", priced.cpu_by_gpu);
         // Where less is free, no more than that.
         let short = vec![node(4, 20_000); 10];
         let priced = repriced(&measure, &short);
-        assert!((4_500.0..5_500.0).contains(&priced.cpu_by_card), "{}", priced.cpu_by_card);
-        // Where a node's CPU is not known, what pods with cards ask for.
+        assert!((4_500.0..5_500.0).contains(&priced.cpu_by_gpu), "{}", priced.cpu_by_gpu);
+        // Where a node's CPU is not known, what pods with GPUs ask for.
         let unknown = vec![(None, node(4, 0).1); 10];
-        assert_eq!(repriced(&measure, &unknown).cpu_by_card, 4_000.0);
+        assert_eq!(repriced(&measure, &unknown).cpu_by_gpu, 4_000.0);
     }
 }

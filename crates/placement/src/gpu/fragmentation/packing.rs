@@ -1,14 +1,14 @@
-//! How well future pods can fill the free units of a card.
+//! How well future pods can fill the free units of a GPU.
 //!
-//! The cutting-stock problem is to find the fewest cards that hold a given mix of pods. Its prices are the part of a
-//! card that each pod costs when the mix is packed as well as possible. If pods of 81% are frequent and pods of less
-//! than 20% are rare, a pod of 81% costs a whole card, and one of 19% nothing. The value of free units is that of the
+//! The cutting-stock problem is to find the fewest GPUs that hold a given mix of pods. Its prices are the part of a
+//! GPU that each pod costs when the mix is packed as well as possible. If pods of 81% are frequent and pods of less
+//! than 20% are rare, a pod of 81% costs a whole GPU, and one of 19% nothing. The value of free units is that of the
 //! set of pods with the highest total price that fits them. Solved by column generation, with one knapsack problem for
 //! each step (Gilmore and Gomory, 1961).
 
 use crate::units::Units;
 
-/// The most steps that a card is divided into.
+/// The most steps that a GPU is divided into.
 const MAX_STEPS: u32 = 1000;
 /// Column generation ends after this number of steps, with the prices found so far. The production trace takes about
 /// 60.
@@ -16,7 +16,7 @@ const MAX_PIVOTS: usize = 400;
 /// Smaller numbers are rounding errors.
 const NOISE: f64 = 1e-9;
 
-/// The value of free units on cards of one size, in cards.
+/// The value of free units on GPUs of one size, in GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PackingValue {
     units: Units,
@@ -36,8 +36,8 @@ struct Item {
 }
 
 impl PackingValue {
-    /// The values for cards of `units` units and a mix of pods, each with its units and its frequency. A whole free
-    /// card has the value 1.
+    /// The values for GPUs of `units` units and a mix of pods, each with its units and its frequency. A whole free
+    /// GPU has the value 1.
     pub(super) fn new(units: Units, pods: &[(Units, f64)]) -> Self {
         let smaller: Vec<_> =
             pods.iter().filter(|(part, _)| !part.is_zero() && *part < units).collect();
@@ -56,7 +56,7 @@ impl PackingValue {
         items.sort_by_key(|item| item.steps);
         let prices = prices(&items, size);
         let (mut worth, _) = knapsack(&items, &prices, size);
-        // No set that fits a card has a total price above 1, except by rounding errors.
+        // No set that fits a GPU has a total price above 1, except by rounding errors.
         worth.iter_mut().for_each(|worth| *worth = worth.min(1.0));
         if let Some(whole) = worth.last_mut() {
             *whole = 1.0;
@@ -64,12 +64,12 @@ impl PackingValue {
         Self { units, step, worth }
     }
 
-    /// The size of the cards.
+    /// The size of the GPUs.
     pub(super) fn units(&self) -> Units {
         self.units
     }
 
-    /// The part of `free` units, in cards, that even the best set of pods leaves unused.
+    /// The part of `free` units, in GPUs, that even the best set of pods leaves unused.
     pub(super) fn loss(&self, free: Units) -> f64 {
         let steps = (f64::from(free.0) / self.step + NOISE) as usize;
         let worth = self.worth.get(steps).or(self.worth.last()).copied().unwrap_or(0.0);
@@ -109,7 +109,7 @@ fn knapsack(items: &[Item], prices: &[f64], size: usize) -> (Vec<f64>, Vec<f64>)
     (most, set)
 }
 
-/// The part of a card that each item costs.
+/// The part of a GPU that each item costs.
 fn prices(items: &[Item], size: usize) -> Vec<f64> {
     let mut basis = SimplexBasis::new(items, size);
     for _ in 0..MAX_PIVOTS {
@@ -140,32 +140,32 @@ fn surplus_column(at: usize, len: usize) -> Vec<f64> {
 /// A basis of the simplex method: as many sets of pods as there are items, which together hold the mix.
 struct SimplexBasis {
     inverse: Vec<Vec<f64>>,
-    /// How many cards have each set.
-    cards: Vec<f64>,
-    /// The cost of each set: 1 for a card, 0 for a surplus.
+    /// How many GPUs have each set.
+    gpus: Vec<f64>,
+    /// The cost of each set: 1 for a GPU, 0 for a surplus.
     costs: Vec<f64>,
 }
 
 impl SimplexBasis {
-    /// The first basis: each item on cards of its own.
+    /// The first basis: each item on GPUs of its own.
     fn new(items: &[Item], size: usize) -> Self {
         let mut inverse = Vec::with_capacity(items.len());
-        let mut cards = Vec::with_capacity(items.len());
+        let mut gpus = Vec::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
             let fitting = (size / item.steps).max(1) as f64;
             let mut row = vec![0.0; items.len()];
             row[at] = 1.0 / fitting;
             inverse.push(row);
-            cards.push(item.share / fitting);
+            gpus.push(item.share / fitting);
         }
-        Self { inverse, cards, costs: vec![1.0; items.len()] }
+        Self { inverse, gpus, costs: vec![1.0; items.len()] }
     }
 
     fn prices(&self) -> Vec<f64> {
         let price = |at: usize| {
             self.inverse.iter().zip(&self.costs).map(|(row, cost)| row[at] * cost).sum::<f64>()
         };
-        (0..self.cards.len()).map(price).collect()
+        (0..self.gpus.len()).map(price).collect()
     }
 
     /// Replaces a column of the basis by this one; `false` if none can be replaced.
@@ -177,17 +177,17 @@ impl SimplexBasis {
             .collect();
         let leaving = (0..rates.len())
             .filter(|at| rates[*at] > NOISE)
-            .map(|at| (at, self.cards[at] / rates[at]))
+            .map(|at| (at, self.gpus[at] / rates[at]))
             .min_by(|(_, a), (_, b)| a.total_cmp(b));
-        let Some((out, cards)) = leaving else { return false };
+        let Some((out, gpus)) = leaving else { return false };
         let entering: Vec<f64> = self.inverse[out].iter().map(|value| value / rates[out]).collect();
         for (at, rate) in rates.iter().enumerate().filter(|(at, _)| *at != out) {
-            self.cards[at] = (self.cards[at] - cards * rate).max(0.0);
+            self.gpus[at] = (self.gpus[at] - gpus * rate).max(0.0);
             for (value, new) in self.inverse[at].iter_mut().zip(&entering) {
                 *value -= rate * new;
             }
         }
-        self.cards[out] = cards;
+        self.gpus[out] = gpus;
         self.inverse[out] = entering;
         // A surplus has one negative entry and no positive one.
         self.costs[out] = if column.iter().any(|value| *value > 0.0) { 1.0 } else { 0.0 };
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_no_frequent_pod_fills_is_lost() {
-        // Three quarters of a card come often, a quarter hardly ever: nothing fills what they leave.
+        // Three quarters of a GPU come often, a quarter hardly ever: nothing fills what they leave.
         let worth = worth(16, &[(12, 0.9), (4, 0.01)]);
         assert!((worth.loss(Units(4)) - 0.25).abs() < 1e-6);
         assert!(worth.loss(Units(16)).abs() < 1e-6);
@@ -230,16 +230,16 @@ mod tests {
     }
 
     #[test]
-    fn a_size_without_pods_loses_all_but_whole_cards() {
+    fn a_size_without_pods_loses_all_but_whole_gpus() {
         let worth = worth(24, &[]);
         assert_eq!((worth.loss(Units(24)), worth.loss(Units(23)) > 0.9), (0.0, true));
     }
 
     proptest! {
-        /// By duality: no set of pods on a card is worth more than the card, and the mix needs at least as many cards
+        /// By duality: no set of pods on a GPU is worth more than the GPU, and the mix needs at least as many GPUs
         /// as its prices add up to, which is no less than what it fills.
         #[test]
-        fn prices_are_those_of_the_fewest_cards(
+        fn prices_are_those_of_the_fewest_gpus(
             size in 1_u32..4000,
             pods in proptest::collection::vec((1_u32..4000, 0.001_f64..1.0), 0..40),
         ) {

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use super::PodShape;
 
-/// The most kinds that are kept. The production trace of 8,152 pods in `lab/openb` has 84 kinds with cards.
+/// The most kinds that are kept. The production trace of 8,152 pods in `lab/openb` has 84 kinds with GPUs.
 const MAX_KINDS: usize = 256;
 /// After this number of requests, a request counts half.
 const HALF_LIFE: f64 = 8_192.0;
 
-/// How often each kind of pod with cards is requested, where recent requests count more. Holds at most 256 kinds: a new
+/// How often each kind of pod with GPUs is requested, where recent requests count more. Holds at most 256 kinds: a new
 /// one takes the place of the rarest.
 ///
 /// # Examples
@@ -20,7 +20,7 @@ const HALF_LIFE: f64 = 8_192.0;
 /// use placement::units::Units;
 ///
 /// let mut typical = TypicalPods::default();
-/// let half = PodShape { cpu: 4000, cards: 1, part: CardPart::Units(Units(8)), models: Patterns::default() };
+/// let half = PodShape { cpu: 4000, GPUs: 1, part: CardPart::Units(Units(8)), models: Patterns::default() };
 /// typical.observe(&half);
 /// typical.observe(&PodShape { part: CardPart::Whole, ..half.clone() });
 /// typical.observe(&half);
@@ -91,14 +91,14 @@ impl TypicalPods {
 mod tests {
     use super::*;
     use crate::gpu::Patterns;
-    use crate::gpu::fragmentation::CardPart;
+    use crate::gpu::fragmentation::GpuPart;
     use crate::units::Units;
 
     fn shape(units: u32) -> PodShape {
         PodShape {
             cpu: 0,
-            cards: 1,
-            part: CardPart::Units(Units(units)),
+            gpus: 1,
+            part: GpuPart::Units(Units(units)),
             models: Patterns::default(),
         }
     }

@@ -286,25 +286,25 @@ pub(super) struct Namespaces {
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct GpuFields {
-    /// How nodes and cards are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by
+    /// How nodes and GPUs are chosen for pods without the annotation `gpu-placement`; `least-fragmentation` by
     /// default.
     #[serde(default)]
     #[schemars(with = "Option<Strategy>")]
     pub(super) placement: OptionalField<EnumValue<Strategy>>,
-    /// Whether memory counts that is in use on a card beyond what pods hold there, as by processes outside of
+    /// Whether memory counts that is in use on a GPU beyond what pods hold there, as by processes outside of
     /// Kubernetes; `ignore` by default.
     #[serde(default)]
     #[schemars(with = "Option<UnmanagedMemory>")]
     pub(super) unmanaged_memory: OptionalField<EnumValue<UnmanagedMemory>>,
-    /// Namespaces whose pods may take more of cards than the units that they request, which are all that ResourceQuota
-    /// counts; at most 1,000 names in all. None by default: then exclusive cards cost all their units, a pod's part of
-    /// a card's compute is at most its part of the memory, and no memory limit is above the request.
+    /// Namespaces whose pods may take more of GPUs than the units that they request, which are all that ResourceQuota
+    /// counts; at most 1,000 names in all. None by default: then exclusive GPUs cost all their units, a pod's part of
+    /// a GPU's compute is at most its part of the memory, and no memory limit is above the request.
     #[serde(default)]
     #[schemars(with = "Option<Vec<BeyondUnitsFields>>", length(max = 1000))]
     pub(super) beyond_units: Entries<BeyondUnitsFields>,
 }
 
-/// What pods of some namespaces may take of cards beyond their units.
+/// What pods of some namespaces may take of GPUs beyond their units.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("required" = ["namespaces", "allow"]))]

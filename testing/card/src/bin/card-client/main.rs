@@ -9,7 +9,7 @@
 //! ```
 //!
 //! As process 1 of its container it ignores SIGTERM, so a deletion ends it by SIGKILL with its kernels in flight. With
-//! `CARD_FAKE` libcuda is a stand-in: it opens a context and holds.
+//! `GPU_FAKE` libcuda is a stand-in: it opens a context and holds.
 
 mod cuda;
 

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
+use crate::support::gpu_audit::{CLAIM, audit_exactly, claim};
 use crate::support::pods::{
     BINDING, START, all_running, annotation, bound, create, evictable, gated, get, gpu_container,
     idle_container, list, on_node, phase, pod, running, typed,
@@ -108,7 +108,7 @@ fn well_typed(env: &TestEnv) -> Result<()> {
 
 /// `claimed` was bound by the extender, so it has a claim; `plain` waits without one.
 fn with_pods(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(FAKE, &[8])], || {
         create(env, on_fake_nodes(pod("claimed", &[gpu_container("main", 1)])))?;
         bound(env, "claimed", BINDING)?;
         create(env, gated(pod("plain", &[idle_container("main")])))?;
@@ -179,7 +179,7 @@ fn controllers(env: &TestEnv) -> Result<()> {
 
 fn bindings(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
-    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(FAKE, &[8])], || {
         // No scheduler looks at it.
         let mut waiting = on_fake_nodes(pod("waiting", &[gpu_container("main", 1)]));
         waiting["spec"]["schedulerName"] = json!("none");
@@ -298,7 +298,7 @@ fn debug_container(name: &str, variables: &Value) -> Value {
 
 fn node_names(env: &TestEnv) -> Result<()> {
     let user = Caller::administrator(env)?;
-    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(FAKE, &[8])], || {
         let gpu = placed("gpu", gpu_container("main", 1));
         let text = user.refusal(env, Verb::Create, PODS, &gpu, NODE_NAME)?;
         ensure!(text.contains("spec.nodeSelector"), "{text}");
@@ -415,7 +415,7 @@ fn extenders(env: &TestEnv) -> Result<()> {
     let (path, body) = eviction(NAMESPACE);
     let (status, answer) = extender.call(env, Verb::Create, &path, &body)?;
     ensure!(status == 404, "{status} {answer}");
-    fake_nodes::with(env, &[FakeNode::with_cards(FAKE, &[8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(FAKE, &[8])], || {
         // No scheduler looks at it.
         let mut waiting = on_fake_nodes(pod("waiting", &[idle_container("main")]));
         waiting["spec"]["schedulerName"] = json!("none");
@@ -507,16 +507,16 @@ fn tokens(env: &TestEnv) -> Result<()> {
     create(env, on_node(other, pod("theirs", &[gpu_container("main", 1)])))?;
     all_running(env, START)?;
     let agent = Caller::with_token(env, &token(env, Some(own.name()))?)?;
-    let cards = annotated("plimsoll.dev/gpu-cards", "[]");
+    let gpus = annotated("plimsoll.dev/gpu-cards", "[]");
     let claimed = annotated("ALIYUN_COM_GPU_MEM_ASSIGNED", "true");
     let mine = dry_run(&format!("{PODS}/mine"));
     let theirs = dry_run(&format!("{PODS}/theirs"));
 
-    agent.done(env, Verb::Merge, &node_path(own.name()), &cards)?;
+    agent.done(env, Verb::Merge, &node_path(own.name()), &gpus)?;
     agent.done(env, Verb::Merge, &status_path(own.name()), &count_of("aliyun.com/gpu-count"))?;
     agent.done(env, Verb::Merge, &mine, &claimed)?;
 
-    agent.refused(env, Verb::Merge, &node_path(other.name()), &cards, AGENT_NODES)?;
+    agent.refused(env, Verb::Merge, &node_path(other.name()), &gpus, AGENT_NODES)?;
     agent.refused(
         env,
         Verb::Merge,
@@ -574,7 +574,7 @@ fn tokens(env: &TestEnv) -> Result<()> {
     }
     // A token that is bound to no pod tells no node.
     let unbound = Caller::with_token(env, &token(env, None)?)?;
-    unbound.refused(env, Verb::Merge, &node_path(own.name()), &cards, AGENT_NODES)?;
+    unbound.refused(env, Verb::Merge, &node_path(own.name()), &gpus, AGENT_NODES)?;
     unbound.refused(env, Verb::Merge, &mine, &claimed, AGENT_PODS)
 }
 
@@ -648,7 +648,7 @@ fn free(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// A node has 4 units left, on two cards. A pod of 4 units with a claim on a full card, which no scheduler placed,
+/// A node has 4 units left, on two GPUs. A pod of 4 units with a claim on a full GPU, which no scheduler placed,
 /// fails.
 fn forged_with_node_name(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
@@ -658,10 +658,10 @@ fn forged_with_node_name(env: &TestEnv) -> Result<()> {
         running(env, &name, START)?;
     }
     let full = claim(&get(env, "holder-0")?)?;
-    let card = full.get("main").and_then(|cards| cards.keys().next()).context("no card")?.clone();
+    let gpu = full.get("main").and_then(|gpus| gpus.keys().next()).context("no card")?.clone();
     let mut forged = typed(pod("forged", &[gpu_container("main", 4)]));
     forged["metadata"]["annotations"] = json!({
-        CLAIM: json!({"main": {&card: 4}}).to_string(),
+        CLAIM: json!({"main": {&gpu: 4}}).to_string(),
         "ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "4",
     });
     forged["spec"]["nodeName"] = json!(host.name());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::env::TestEnv;
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::CLAIM;
+use crate::support::gpu_audit::CLAIM;
 use crate::support::pods::{BINDING, gated, gpu_container, idle_container, pod};
 use crate::{Fact, on_our_nodes};
 

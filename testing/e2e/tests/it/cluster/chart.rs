@@ -19,7 +19,7 @@ use super::uninstall::{no_object_is_left, scheduler_is_as_before};
 use crate::env::TestEnv;
 use crate::load::taints::ours as taints;
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::audit_exactly;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     START, all_running, create, create_all, get, gpu_container, idle_container, node, pod,
     process_of, running, typed,
@@ -40,7 +40,7 @@ pub(crate) const FACTS: &[Fact] = &[
     )
     .takes(100),
     on_our_nodes("with_annotator_and_exporters_alone_pods_avoid_a_hot_node", taints_alone).takes(150),
-    on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_card_of_its_script", stand_in_cards)
+    on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_card_of_its_script", stand_in_gpus)
         .takes(70),
 ];
 
@@ -63,7 +63,7 @@ const LINE: &str = "schedulerName: plimsoll-scheduler";
 /// A policy whose periods are seconds, from the root of this repository, and the flag for samples to match.
 const SHORT_PERIODS: &str = "testing/e2e/deploy/short-periods/policy.yaml";
 const SAMPLED_OFTEN: &str = "--set-string=exporter.env.PLIMSOLL_SAMPLE_INTERVAL=1s";
-/// The script of docs/quick-start.md that gives a machine cards, from the root of this repository.
+/// The script of docs/quick-start.md that gives a machine GPUs, from the root of this repository.
 const STAND_IN: &str = "scripts/stand-in-cards.sh";
 /// Its folder, in a part of the file system that each node has to itself.
 const STAND_IN_FOLDER: &str = "/var/lib/plimsoll-node/stand-in";
@@ -209,20 +209,20 @@ fn taints_alone(env: &TestEnv) -> Result<()> {
     no_object_is_left(env, NAMESPACE)
 }
 
-/// Each node has two cards of the script's, in place of its own.
-fn stand_in_cards(env: &TestEnv) -> Result<()> {
+/// Each node has two GPUs of the script's, in place of its own.
+fn stand_in_gpus(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
     without_plimsoll(env)?;
     let release = ChartRelease::new(cluster, NAMESPACE, "helm4")?;
     let library = format!("--set=nvmlHostLibrary={STAND_IN_FOLDER}");
     let tried = removed_after(env, &release, || {
-        cluster.nodes().iter().try_for_each(|node| make_stand_in_cards(cluster, node))?;
+        cluster.nodes().iter().try_for_each(|node| make_stand_in_gpus(cluster, node))?;
         release.install(&[&library])?;
         release.enable_scheduler()?;
-        takes_a_card_of_the_script(env)
+        takes_a_gpu_of_the_script(env)
     });
     for node in cluster.nodes() {
-        // What docs/install.md names as left: by its file of cards the next device plugin would list the script's as
+        // What docs/install.md names as left: by its file of GPUs the next device plugin would list the script's as
         // lost ones.
         node.run(&["rm", "-rf", STAND_IN_FOLDER, "/run/plimsoll-gpu"])?;
         node.set_cdi(true)?;
@@ -231,7 +231,7 @@ fn stand_in_cards(env: &TestEnv) -> Result<()> {
     tried
 }
 
-fn make_stand_in_cards(cluster: &Cluster, node: &Node) -> Result<()> {
+fn make_stand_in_gpus(cluster: &Cluster, node: &Node) -> Result<()> {
     node.set_cdi(false)?;
     node.run(&["mkdir", "-p", STAND_IN_FOLDER])?;
     for library in ["libnvidia-ml.so.1", "libcuda.so.1"] {
@@ -241,13 +241,13 @@ fn make_stand_in_cards(cluster: &Cluster, node: &Node) -> Result<()> {
     let script = cluster.settings().sources.join(STAND_IN);
     let folder = format!("FOLDER={STAND_IN_FOLDER}");
     let said = node.run(&["env", &folder, "CARDS=2", "sh", &script.to_string_lossy()])?;
-    ensure!(said.contains("has 2 cards of 16384 MiB"), "{said}");
+    ensure!(said.contains("has 2 GPUs of 16384 MiB"), "{said}");
     // Again, as after a change of mind.
     node.run(&["env", &folder, "CARDS=2", "sh", &script.to_string_lossy()]).map(drop)
 }
 
-/// Half of the memory of each card, on each node: all of them are used.
-fn takes_a_card_of_the_script(env: &TestEnv) -> Result<()> {
+/// Half of the memory of each GPU, on each node: all of them are used.
+fn takes_a_gpu_of_the_script(env: &TestEnv) -> Result<()> {
     let names: Vec<String> = (0..4).map(|number| format!("quick-{number}")).collect();
     for name in &names {
         create(env, pod(name, &[gpu_container("main", 9)]))?;
@@ -257,19 +257,19 @@ fn takes_a_card_of_the_script(env: &TestEnv) -> Result<()> {
         running(env, name, START)?;
         let process = process_of(&get(env, name)?, "main")?;
         let environment = processes::environ(process)?;
-        let uuid = environment.get("PLIMSOLL_GPU_UUID").context("no card is told")?.clone();
+        let uuid = environment.get("PLIMSOLL_GPU_UUID").context("no GPU is told")?.clone();
         let claimed = get(env, name)?;
         let host = env.cluster()?.node(node(&claimed).context("no node")?)?;
         let script = fs::read_to_string(host.path(STAND_IN_FOLDER).join("nvml-script.json"))?;
         let script: Value = serde_json::from_str(&script)?;
-        let card = script["cards"].as_array().into_iter().flatten().find(|it| it["uuid"] == *uuid);
-        let minor = card.with_context(|| format!("{uuid} is not of the script"))?["minor"].clone();
+        let gpu = script["cards"].as_array().into_iter().flatten().find(|it| it["uuid"] == *uuid);
+        let minor = gpu.with_context(|| format!("{uuid} is not of the script"))?["minor"].clone();
         let devices = processes::numbered_devices(process, "nvidia")?;
         let numbers: Vec<u8> = devices.into_iter().map(|(number, _)| number).collect();
         ensure!(json!(numbers) == json!([minor]), "{name} on {uuid} has the devices {numbers:?}");
         seen.insert(uuid);
     }
-    ensure!(seen.len() == names.len(), "pods of 9 units share cards of 16: {seen:?}");
+    ensure!(seen.len() == names.len(), "pods of 9 units share GPUs of 16: {seen:?}");
     Ok(())
 }
 
@@ -297,7 +297,7 @@ fn images_have_tag(env: &TestEnv, tag: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates a GPU pod, and waits until it runs on the card that it claims, as do all `running` GPU pods.
+/// Creates a GPU pod, and waits until it runs on the GPU that it claims, as do all `running` GPU pods.
 fn claimed(env: &TestEnv, name: &str, running_pods: usize) -> Result<Pid> {
     create(env, pod(name, &[gpu_container("main", 3)]))?;
     running(env, name, START)?;

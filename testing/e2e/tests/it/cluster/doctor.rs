@@ -199,12 +199,12 @@ fn missing_cdi(env: &TestEnv) -> Result<()> {
         env,
         "cdi",
         || node.set_cdi(false),
-        || finds(env, "cdi", "fail", &format!("cards take no pods: {}", node.name())),
+        || finds(env, "cdi", "fail", &format!("GPUs take no pods: {}", node.name())),
         || node.set_cdi(true),
     )
 }
 
-/// 4 cards of 16 GiB have 65,536 units of 1 MiB.
+/// 4 GPUs of 16 GiB have 65,536 units of 1 MiB.
 fn small_unit(env: &TestEnv) -> Result<()> {
     env.delete_all_pods()?;
     seeded(

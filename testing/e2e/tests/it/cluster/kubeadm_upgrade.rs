@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{START, create, gpu_container, pod, processes_of, running, runs};
 use crate::{Fact, on_our_nodes};
 
@@ -74,7 +74,7 @@ fn upgraded(env: &TestEnv) -> Result<()> {
 }
 
 /// Runs `kubeadm upgrade apply` of the release, after which kube-scheduler still asks the extender, and the last of
-/// `gpu_pods` gets its card by that.
+/// `gpu_pods` gets its GPU by that.
 fn upgrade(env: &TestEnv, kubeadm: &str, release: Release, gpu_pods: usize) -> Result<()> {
     let cluster = env.cluster()?;
     let control_plane = cluster.nodes().first().context("no node")?;

@@ -23,9 +23,9 @@ use super::chart::without_plimsoll;
 use crate::env::{NAMESPACE, TestEnv};
 use crate::gpu::aliyun::aliyuns_annotations;
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::audit_pods;
 use crate::support::extender_client::used_units;
 use crate::support::fake_nodes::READINGS;
+use crate::support::gpu_audit::audit_pods;
 use crate::support::offers::offered;
 use crate::support::pods::{
     BINDING, GPU, START, create, delete_all, get, gpu_container, idle_container, on_node, pod,
@@ -49,7 +49,7 @@ pub(crate) const FACTS: &[Fact] = &[
 
 const VALUES: &str = "moved";
 const FLAGS: [&str; 2] = ["--set=policy.crane=true", "--set=fromGpushare=true"];
-/// Units of Aliyun's device plugin on a node: as many as the cards' memory in GiB.
+/// Units of Aliyun's device plugin on a node: as many as the GPUs' memory in GiB.
 const UNITS: usize = 64;
 /// Units of the pod that runs before the move.
 const OLD_UNITS: u64 = 5;
@@ -148,7 +148,7 @@ fn steps(env: &TestEnv, by: &By<'_>, host: &Node, old: [Pid; 2]) -> Result<()> {
     offers(env, host, |units| units == 0)?;
     annotate(env, &READINGS.map(|name| format!("{name}-")))?;
     by.install()?;
-    // The old pod's ids come to those of the cards: kube-scheduler charges them to it, and the cards have their room.
+    // The old pod's ids come to those of the GPUs: kube-scheduler charges them to it, and the GPUs have their room.
     offers(env, host, |units| units >= UNITS as u64)?;
     bound_by_aliyuns_extender(env, host, "between")?;
     install::enable_scheduler(cluster, Setup::Tested)?;
@@ -160,10 +160,10 @@ fn steps(env: &TestEnv, by: &By<'_>, host: &Node, old: [Pid; 2]) -> Result<()> {
     create(env, of_crane)?;
     running(env, "of-crane", START)?;
 
-    // The old pod's claim is unknown, so its units are on every card; those of the other are on one.
+    // The old pod's claim is unknown, so its units are on every GPU; those of the other are on one.
     let mut used = used_units(env, host.name())?;
     used.sort_unstable();
-    ensure!(used == [5, 5, 5, 9], "the units in use on the cards are {used:?}");
+    ensure!(used == [5, 5, 5, 9], "the units in use on the GPUs are {used:?}");
     create(env, on_node(host, pod("beside", &[gpu_container("main", 11)])))?;
     running(env, "beside", START)?;
     create(env, on_node(host, pod("too-large", &[gpu_container("main", 12)])))?;

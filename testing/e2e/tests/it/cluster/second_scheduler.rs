@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::uninstall::scheduler_is_as_before;
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::{audit_exactly, claim};
+use crate::support::gpu_audit::{audit_exactly, claim};
 use crate::support::pods::{
     BINDING, START, bound, create, get, gpu_container, idle_container, list, message, name, phase,
     pod, running, runs, typed,

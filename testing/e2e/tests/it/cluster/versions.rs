@@ -9,7 +9,7 @@ use e2e::cluster::install::NAMESPACE as PLIMSOLLS;
 
 use super::chart::{removed_after, without_plimsoll};
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{START, create, gpu_container, list, pod, running};
 use crate::support::readings::{WRITTEN_AT_ONCE, written_from_now_on};
 use crate::{Fact, on_our_nodes};
@@ -71,7 +71,7 @@ fn one_by_one(env: &TestEnv, when: &str, order: [(&str, &str); 4]) -> Result<()>
     Ok(())
 }
 
-/// Every node gets a reading from now on, and a GPU pod runs on the card that it claims, as do those before it.
+/// Every node gets a reading from now on, and a GPU pod runs on the GPU that it claims, as do those before it.
 fn places(env: &TestEnv, name: &str) -> Result<()> {
     written_from_now_on(env)?;
     create(env, pod(name, &[gpu_container("main", 3)]))?;

@@ -43,8 +43,8 @@ const USER: &str = "64953:64953";
 /// The ConfigMap with the exporter's configuration, which `testing/e2e/deploy/day-of-signals` mounts.
 const CONFIG: &str = "day-of-signals";
 
-/// Sets what the driver reports of the node's third card: the utilisation in percent and the used memory in MiB.
-pub(crate) fn set_card_use(node: &Node, utilisation: u64, used_mib: u64) -> Result<()> {
+/// Sets what the driver reports of the node's third GPU: the utilisation in percent and the used memory in MiB.
+pub(crate) fn set_gpu_use(node: &Node, utilisation: u64, used_mib: u64) -> Result<()> {
     node.edit_driver(|script| {
         script["cards"][2]["utilisation"] = utilisation.into();
         script["cards"][2]["usedMiB"] = used_mib.into();

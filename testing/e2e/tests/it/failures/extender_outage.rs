@@ -5,8 +5,8 @@ use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Signal};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::{EXTENDER, REPLICAS};
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     BINDING, START, create, get, gpu_container, idle_container, is_unschedulable, node, pod,
     running, runs,
@@ -30,7 +30,7 @@ fn stopped(env: &TestEnv) -> Result<()> {
 
 fn hanging(env: &TestEnv) -> Result<()> {
     ensure!(!env.programs(EXTENDER)?.is_empty(), "the extender does not run");
-    // Also one that was started again: it gives out cards only when the Lease of the one before is over.
+    // Also one that was started again: it gives out GPUs only when the Lease of the one before is over.
     let waited = plain_schedules_and_gpu_waits(env, || signal_extenders(env, Signal::STOP));
     let continued = signal_extenders(env, Signal::CONT);
     waited?;

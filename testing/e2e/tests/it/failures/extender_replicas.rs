@@ -1,5 +1,5 @@
-//! Tests of the extender's replicas, of which one gives out cards: it is replaced in order, killed, and stopped. No GPU
-//! pod is lost, and no card overbooked. How long pods wait is a figure.
+//! Tests of the extender's replicas, of which one gives out GPUs: it is replaced in order, killed, and stopped. No GPU
+//! pod is lost, and no GPU overbooked. How long pods wait is a figure.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -10,8 +10,8 @@ use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid, Signal};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::{EXTENDER, REPLICAS, replicas};
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     BINDING, START, all_running, bound, create, gpu_container, list, name, node, pod, processes_of,
 };

@@ -6,8 +6,8 @@ use e2e::kernel::processes::{self, Signal};
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::EXTENDER;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     START, create, create_all, gated, gpu_container, idle_container, name, pod, running, statuses,
 };

@@ -14,7 +14,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
 use crate::env::{NAMESPACE, TestEnv, parse};
-use crate::support::card_audit::audit_exactly;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{START, gpu_container, is_unschedulable, list, node, phase, pod};
 use crate::{Fact, on_our_nodes};
 
@@ -25,11 +25,11 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 .takes(220)];
 
 const DEPLOYMENT: &str = "lost";
-/// Pods of the Deployment. All of them have room: 4 units each, of 2 nodes with 4 cards of 16 units.
+/// Pods of the Deployment. All of them have room: 4 units each, of 2 nodes with 4 GPUs of 16 units.
 const REPLICAS: usize = 20;
 const UNITS: u64 = 4;
 /// Pods that may be made until units are withheld on both nodes, twice. Each of the 20 may be bound and fail once, and
-/// each node is tried again with a pod for each card; the rest is for those that are bound before kube-scheduler sees
+/// each node is tried again with a pod for each GPU; the rest is for those that are bound before kube-scheduler sees
 /// that there is no room.
 const MADE: usize = 100;
 const CONDITION: &str = "GPUUnitsWithheld";
@@ -114,9 +114,9 @@ fn condition(env: &TestEnv) -> Result<Option<String>> {
     Ok(holding.next().map(|condition| condition.message.unwrap_or_default()))
 }
 
-/// Waits until as many pods run as the Deployment wants, and compares their cards.
+/// Waits until as many pods run as the Deployment wants, and compares their GPUs.
 fn pods_are_placed(env: &TestEnv) -> Result<()> {
-    wait_for("all GPU pods to run on their cards", PLACING, || {
+    wait_for("all GPU pods to run on their GPUs", PLACING, || {
         let running =
             list(env)?.iter().filter(|pod| phase(pod) == "Running" && node(pod).is_some()).count();
         Ok((running == REPLICAS).then_some(()))

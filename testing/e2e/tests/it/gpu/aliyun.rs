@@ -1,5 +1,5 @@
 //! Tests with what belongs to Aliyun's gpushare: its pods' specs, what its tool `kubectl inspect gpushare` makes of
-//! Nodes and Pods, and the ConfigMap of unhealthy cards.
+//! Nodes and Pods, and the ConfigMap of unhealthy GPUs.
 //!
 //! The tool's Go module cannot be fetched, so [`Inspected`] stands in: it reads what `cmd/inspect` of
 //! gpushare-device-plugin reads, and nothing else.
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::{inspected_by_each, used_units};
 use crate::support::fake_nodes::{self, FakeNode, bound_to, on_fake_nodes};
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::offers::offered;
 use crate::support::pods::{
     BINDING, GPU, START, all_running, annotation, bound, create, delete_all, evictable,
@@ -46,7 +46,7 @@ const COUNT: &str = "aliyun.com/gpu-count";
 const IDX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 
-/// Units in use on each card, by node and index; -1 for units that the tool shows as pending.
+/// Units in use on each GPU, by node and index; -1 for units that the tool shows as pending.
 type Inspected = BTreeMap<String, BTreeMap<i64, u64>>;
 
 /// `binpack-1` is the first sample of gpushare-scheduler-extender, but for the image. Beside it are pods that Aliyun's
@@ -72,8 +72,8 @@ fn sample(env: &TestEnv) -> Result<()> {
     let caller = Caller::administrator(env)?;
     let deployments = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments");
     caller.done(env, Verb::Create, &deployments, &deployment)?;
-    let tried = create(env, of_several_cards("two-cards", "2", 6))
-        .and_then(|()| create(env, of_several_cards("whole-card", "exclusive", 16)))
+    let tried = create(env, of_several_gpus("two-cards", "2", 6))
+        .and_then(|()| create(env, of_several_gpus("whole-card", "exclusive", 16)))
         .and_then(|()| create(env, pod("two", &[gpu_container("a", 2), gpu_container("b", 5)])))
         .and_then(|()| {
             wait_for("the pods of the Deployment", START, || {
@@ -101,7 +101,7 @@ fn sample(env: &TestEnv) -> Result<()> {
     tried.and(removed)
 }
 
-fn of_several_cards(name: &str, count: &str, units: u64) -> Value {
+fn of_several_gpus(name: &str, count: &str, units: u64) -> Value {
     let mut pod = pod(name, &[gpu_container("main", units)]);
     pod["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": count});
     pod
@@ -109,17 +109,17 @@ fn of_several_cards(name: &str, count: &str, units: u64) -> Value {
 
 /// What the tool adds up: Nodes with units, and their pods that have not ended, by the annotations of these.
 fn inspect(env: &TestEnv) -> Result<Inspected> {
-    let cards = offered(env, COUNT)?;
+    let gpus = offered(env, COUNT)?;
     let pods: Api<Pod> = Api::all(env.client());
     let pods = env.block_on(pods.list(&ListParams::default()))?.items;
     let mut inspected = Inspected::new();
     for (name, _) in offered(env, GPU)?.into_iter().filter(|(_, units)| *units > 0) {
-        let cards = i64::try_from(*cards.get(&name).context("no count of cards")?)?;
+        let gpus = i64::try_from(*gpus.get(&name).context("no count of GPUs")?)?;
         let used: &mut BTreeMap<i64, u64> = inspected.entry(name.clone()).or_default();
-        used.extend((0..cards).map(|card| (card, 0)));
+        used.extend((0..gpus).map(|gpu| (gpu, 0)));
         for pod in pods.iter().filter(|pod| node(pod) == Some(&name) && !has_ended(pod)) {
-            for (card, units) in shown_of(pod)? {
-                *used.entry(card).or_default() += units;
+            for (gpu, units) in shown_of(pod)? {
+                *used.entry(gpu).or_default() += units;
             }
         }
     }
@@ -130,7 +130,7 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// The units of a pod by card, as the tool shows them: by the allocation where the pod has one, else all on the card of
+/// The units of a pod by GPU, as the tool shows them: by the allocation where the pod has one, else all on the GPU of
 /// the index.
 fn shown_of(pod: &Pod) -> Result<BTreeMap<i64, u64>> {
     let limits = pod.spec.iter().flat_map(|spec| &spec.containers).map(units).sum::<u64>();
@@ -140,8 +140,8 @@ fn shown_of(pod: &Pod) -> Result<BTreeMap<i64, u64>> {
     if let Some(text) = annotation(pod, ALLOCATION) {
         let parsed: BTreeMap<u32, BTreeMap<i64, u64>> = serde_json::from_str(text)?;
         let mut shown = BTreeMap::new();
-        for (card, units) in parsed.into_values().flatten() {
-            *shown.entry(card).or_default() += units;
+        for (gpu, units) in parsed.into_values().flatten() {
+            *shown.entry(gpu).or_default() += units;
         }
         return Ok(shown);
     }
@@ -149,13 +149,13 @@ fn shown_of(pod: &Pod) -> Result<BTreeMap<i64, u64>> {
     Ok(BTreeMap::from([(index.unwrap_or(-1), limits)]))
 }
 
-/// What the pods' processes hold: equal parts of their containers' units on the cards whose device nodes they have, and
-/// all of a card that is theirs alone.
+/// What the pods' processes hold: equal parts of their containers' units on the GPUs whose device nodes they have, and
+/// all of a GPU that is theirs alone.
 fn seen(env: &TestEnv, pods: &[Pod]) -> Result<Inspected> {
     let mut seen = Inspected::new();
     for host in env.cluster()?.nodes() {
-        let cards = host.cards().into_iter().map(|card| (i64::from(card.minor), 0));
-        seen.insert(host.name().to_owned(), cards.collect());
+        let gpus = host.gpus().into_iter().map(|gpu| (i64::from(gpu.minor), 0));
+        seen.insert(host.name().to_owned(), gpus.collect());
     }
     for pod in pods {
         let used = node(pod).and_then(|node| seen.get_mut(node)).context("no such node")?;
@@ -164,7 +164,7 @@ fn seen(env: &TestEnv, pods: &[Pod]) -> Result<Inspected> {
             let minors = numbered_devices(process, "nvidia")?;
             let alone = annotation(pod, "plimsoll.dev/gpu-card-count") == Some("exclusive");
             let each =
-                if alone { e2e::node::cards::CARD_MIB / 1024 } else { units / minors.len() as u64 };
+                if alone { e2e::node::gpus::GPU_MIB / 1024 } else { units / minors.len() as u64 };
             for (minor, _) in minors {
                 *used.entry(i64::from(minor)).or_default() += each;
             }
@@ -173,10 +173,10 @@ fn seen(env: &TestEnv, pods: &[Pod]) -> Result<Inspected> {
     Ok(seen)
 }
 
-/// `old` is as Aliyun's extender and device plugin leave a pod that runs. Which card it is on, nothing proves.
+/// `old` is as Aliyun's extender and device plugin leave a pod that runs. Which GPU it is on, nothing proves.
 fn mixed(env: &TestEnv) -> Result<()> {
     const NODE: &str = "fake-001";
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[8, 8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(NODE, &[8, 8])], || {
         let mut old = bound_to(NODE, evictable(pod("old", &[gpu_container("main", 5)])));
         old["apiVersion"] = json!("v1");
         old["kind"] = json!("Pod");
@@ -197,10 +197,10 @@ fn mixed(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// What Aliyun's extender writes on a pod of the second card when it binds; `assigned` is written by its device plugin.
-pub(crate) fn aliyuns_annotations(card_units: u64, units: u64, assigned: bool) -> Value {
+/// What Aliyun's extender writes on a pod of the second GPU when it binds; `assigned` is written by its device plugin.
+pub(crate) fn aliyuns_annotations(gpu_units: u64, units: u64, assigned: bool) -> Value {
     json!({
-        IDX: "1", "ALIYUN_COM_GPU_MEM_DEV": card_units.to_string(),
+        IDX: "1", "ALIYUN_COM_GPU_MEM_DEV": gpu_units.to_string(),
         "ALIYUN_COM_GPU_MEM_POD": units.to_string(),
         "ALIYUN_COM_GPU_MEM_ASSIGNED": assigned.to_string(),
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": Timestamp::now().as_nanosecond().to_string(),
@@ -214,12 +214,12 @@ fn new_pod(name: &str, units: u64) -> Value {
 /// `devicePlugin.unhealthyConfigMaps`: what the driver reports is listed there, and what others list takes no pods.
 fn unhealthy_map(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
-    let card = host.cards().remove(2);
+    let gpu = host.gpus().remove(2);
     let name = format!("unhealthy-gpu-{}", host.name());
     let tried = host
-        .set_card_health(&card.uuid, false)
+        .set_gpu_health(&gpu.uuid, false)
         .and_then(|()| {
-            wait_for("the plugin to list the card", FOLLOWED, || {
+            wait_for("the plugin to list the GPU", FOLLOWED, || {
                 let path = "jsonpath={.data.gpus}";
                 let get = ["get", "configmap", &name, "--ignore-not-found", "-o", path];
                 Ok((in_kube_system(env, &get)? == "2").then_some(()))
@@ -229,15 +229,15 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
             let data = r#"{"data":{"gpus":"0,2"}}"#;
             in_kube_system(env, &["patch", "configmap", &name, "--type=merge", "-p", data])?;
             wait_for("the plugin to honour the list", FOLLOWED, || {
-                Ok((healthy_cards(env, host)? == [1, 3]).then_some(()))
+                Ok((healthy_gpus(env, host)? == [1, 3]).then_some(()))
             })?;
             wait_for("each extender to know it", FOLLOWED, || {
                 let replicas = inspected_by_each(env, host.name())?;
                 Ok(replicas
                     .iter()
-                    .all(|cards| {
-                        let healthy = cards.iter().filter(|card| card["unhealthy"] != true);
-                        healthy.filter_map(|card| card["id"].as_u64()).eq([1, 3])
+                    .all(|gpus| {
+                        let healthy = gpus.iter().filter(|gpu| gpu["unhealthy"] != true);
+                        healthy.filter_map(|gpu| gpu["id"].as_u64()).eq([1, 3])
                     })
                     .then_some(()))
             })
@@ -250,10 +250,10 @@ fn unhealthy_map(env: &TestEnv) -> Result<()> {
             ensure!(seen.iter().all(|(minor, _)| [1, 3].contains(minor)), "it has {seen:?}");
             Ok(())
         });
-    let restored = host.set_card_health(&card.uuid, true).and_then(|()| {
+    let restored = host.set_gpu_health(&gpu.uuid, true).and_then(|()| {
         in_kube_system(env, &["delete", "configmap", &name, "--ignore-not-found"])?;
-        wait_for("every card to be healthy again", RECOVERED, || {
-            Ok((healthy_cards(env, host)?.len() == 4).then_some(()))
+        wait_for("every GPU to be healthy again", RECOVERED, || {
+            Ok((healthy_gpus(env, host)?.len() == 4).then_some(()))
         })
     });
     tried.and(restored)
@@ -265,21 +265,21 @@ fn in_kube_system(env: &TestEnv, words: &[&str]) -> Result<String> {
 
 /// The plugin follows ConfigMap and driver by events, and looks again every few seconds.
 pub(crate) const FOLLOWED: Duration = Duration::from_secs(180);
-/// A card that has failed recovers after three good readings.
+/// A GPU that has failed recovers after three good readings.
 const RECOVERED: Duration = Duration::from_secs(300);
 
-/// The cards that the node reports.
-pub(crate) fn reported_cards(env: &TestEnv, host: &Node) -> Result<Vec<Value>> {
+/// The GPUs that the node reports.
+pub(crate) fn reported_gpus(env: &TestEnv, host: &Node) -> Result<Vec<Value>> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     let annotations = env.block_on(nodes.get(host.name()))?.metadata.annotations;
     let text =
-        annotations.unwrap_or_default().remove("plimsoll.dev/gpu-cards").context("no cards")?;
-    serde_json::from_str(&text).context("the node's cards are not JSON")
+        annotations.unwrap_or_default().remove("plimsoll.dev/gpu-cards").context("no GPUs")?;
+    serde_json::from_str(&text).context("the node's GPUs are not JSON")
 }
 
-/// The indexes of the cards that the node reports as healthy.
-pub(crate) fn healthy_cards(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
-    let cards = reported_cards(env, host)?;
-    let healthy = cards.iter().filter(|card| card["healthy"] == true);
-    Ok(healthy.filter_map(|card| card["index"].as_u64()).collect())
+/// The indexes of the GPUs that the node reports as healthy.
+pub(crate) fn healthy_gpus(env: &TestEnv, host: &Node) -> Result<Vec<u64>> {
+    let gpus = reported_gpus(env, host)?;
+    let healthy = gpus.iter().filter(|gpu| gpu["healthy"] == true);
+    Ok(healthy.filter_map(|gpu| gpu["index"].as_u64()).collect())
 }

@@ -31,7 +31,7 @@ const TEXT: &str = "text";
 fn largest(env: &TestEnv) -> Result<()> {
     let longest = longest()?;
     priorities::with(env, || {
-        fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[UNITS])], || {
+        fake_nodes::with(env, &[FakeNode::with_gpus(NODE, &[UNITS])], || {
             create(env, with_text("larger", longest + 1))?;
             let why = unschedulable(env, "larger", BINDING)?;
             ensure!(why.contains("annotations") && why.contains("192 KiB"), "{why}");

@@ -33,7 +33,7 @@ const NODE: &str = "fake-001";
 const RENEWAL: Duration = Duration::from_secs(360);
 
 fn only_kube_scheduler(env: &TestEnv) -> Result<()> {
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(NODE, &[8])], || {
         let binding = waiting_pod(env)?;
         let strangers =
             [certificates::none(env)?, certificates::of_another_authority(env)?].map(Some);
@@ -100,7 +100,7 @@ fn renewed(env: &TestEnv) -> Result<()> {
     for (address, _) in replicas(env)? {
         ensure!(version(&old, address).is_err(), "{address} takes the former certificate");
     }
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(NODE, &[8])], || {
         create(env, on_fake_nodes(pod("after", &[gpu_container("main", 5)])))?;
         bound(env, "after", START_OF_KUBE_SCHEDULER).map(drop)
     })?;

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::{CLAIM, claim};
 use crate::support::certificates;
 use crate::support::extender_client::{failed_binds, leaders_address, used_units};
 use crate::support::fake_nodes::{self, FakeNode, on_fake_nodes};
+use crate::support::gpu_audit::{CLAIM, claim};
 use crate::support::pods::{
     BINDING, GPU, START, all_bound, annotation, bound, create, create_all, delete_all, evictable,
     get, gpu_container, gpu_pods, idle_container, list, name, node, pod, uid, unschedulable,
@@ -34,11 +34,11 @@ pub(crate) const FACTS: &[Fact] = &[
 
 const NODE: &str = "fake-001";
 
-/// A node of eight cards, each of which takes five of the pods. It has no kubelet: that pods are bound waits for none.
+/// A node of eight GPUs, each of which takes five of the pods. It has no kubelet: that pods are bound waits for none.
 fn one_node(env: &TestEnv) -> Result<()> {
     all_units_are_free(env)?;
     let before = failed_binds(env)?;
-    fake_nodes::with(env, &[FakeNode::with_cards(NODE, &[16; 8])], || {
+    fake_nodes::with(env, &[FakeNode::with_gpus(NODE, &[16; 8])], || {
         known_to_kube_scheduler(env)?;
         // A deleted pod of an earlier test's node of this name counts for some seconds, and its namespace waits for it.
         no_unit_is_in_use(env, &[NODE])?;
@@ -46,13 +46,13 @@ fn one_node(env: &TestEnv) -> Result<()> {
         create_all(env, gpu_pods("forty", 40, 3).into_iter().map(on_fake_nodes).collect())?;
         let pods = all_bound(env, BINDING)?;
         env.figure("forty_pods_on_one_node_bound_s", seconds(began.elapsed()));
-        let mut by_card = BTreeMap::<String, usize>::new();
+        let mut by_gpu = BTreeMap::<String, usize>::new();
         for pod in &pods {
-            for card in claim(pod)?.into_values().flat_map(BTreeMap::into_keys) {
-                *by_card.entry(card).or_default() += 1;
+            for gpu in claim(pod)?.into_values().flat_map(BTreeMap::into_keys) {
+                *by_gpu.entry(gpu).or_default() += 1;
             }
         }
-        ensure!(by_card.len() == 8 && by_card.values().all(|pods| *pods == 5), "{by_card:?}");
+        ensure!(by_gpu.len() == 8 && by_gpu.values().all(|pods| *pods == 5), "{by_gpu:?}");
         no_retry(env, before)
     })
 }
@@ -157,9 +157,9 @@ fn beside_a_bare_one(env: &TestEnv) -> Result<()> {
         extender: certificates::client_of_kube_scheduler(env, leaders_address(env)?)?,
         as_extender: env.client_of(config)?,
     };
-    // A pod that is bound barely counts on every card.
+    // A pod that is bound barely counts on every GPU.
     let nodes: Vec<FakeNode> =
-        (0..NODES).map(|number| FakeNode::with_cards(&node_of(number), &[64; 8])).collect();
+        (0..NODES).map(|number| FakeNode::with_gpus(&node_of(number), &[64; 8])).collect();
     fake_nodes::with(env, &nodes, || {
         let pods = (0..EACH).flat_map(|number| By::ALL.map(|by| by.pod(number)));
         create_all(
@@ -286,10 +286,10 @@ const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// Of the class and of the slice.
 const BY_DRA: &str = "plimsoll-e2e";
 const DRIVER: &str = "dra.plimsoll-e2e.example";
-const WITH_CARDS: &str = "fake-001";
+const WITH_GPUS: &str = "fake-001";
 const WITH_DEVICES: &str = "fake-002";
 
-/// The resource's units are those of cards on one node, and devices of a DRA driver on another. kube-scheduler would
+/// The resource's units are those of GPUs on one node, and devices of a DRA driver on another. kube-scheduler would
 /// send pods to both, and give each of a pod's units on the other from a device of its own.
 fn by_dra(env: &TestEnv) -> Result<()> {
     let class = json!({
@@ -322,17 +322,17 @@ fn beside_a_driver(env: &TestEnv, class: &Value, slice: &Value) -> Result<()> {
         return Ok(());
     }
     administrator.done(env, Verb::Create, SLICES, slice)?;
-    let nodes = [FakeNode::with_cards(WITH_CARDS, &[8]), FakeNode::loaded(WITH_DEVICES, 0.1)];
+    let nodes = [FakeNode::with_gpus(WITH_GPUS, &[8]), FakeNode::loaded(WITH_DEVICES, 0.1)];
     fake_nodes::with(env, &nodes, || {
-        for node in [WITH_CARDS, WITH_DEVICES] {
+        for node in [WITH_GPUS, WITH_DEVICES] {
             let mut pod = on_fake_nodes(pod(&format!("on-{node}"), &[gpu_container("main", 2)]));
             pod["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": node});
             create(env, pod)?;
         }
-        let by_card = bound(env, "on-fake-001", BINDING)?;
-        ensure!(claim(&by_card)?.contains_key("main"), "no claim");
+        let by_gpu = bound(env, "on-fake-001", BINDING)?;
+        ensure!(claim(&by_gpu)?.contains_key("main"), "no claim");
         let message = unschedulable(env, "on-fake-002", BINDING)?;
-        ensure!(message.contains("node reports no GPU cards"), "{message}");
+        ensure!(message.contains("node reports no GPUs"), "{message}");
         Ok(())
     })
 }

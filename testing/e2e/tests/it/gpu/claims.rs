@@ -1,4 +1,4 @@
-//! Tests of claims that are changed after Bind: no card is given to another pod because of it.
+//! Tests of claims that are changed after Bind: no GPU is given to another pod because of it.
 
 use anyhow::{Context, Result, ensure};
 use e2e::build::images::BUSYBOX;
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::{CLAIM, audit_exactly, claim};
 use crate::support::extender_client::used_units;
-use crate::support::fake_nodes::{self, FakeNode, bound_to, card_uuid};
+use crate::support::fake_nodes::{self, FakeNode, bound_to, gpu_uuid};
+use crate::support::gpu_audit::{CLAIM, audit_exactly, claim};
 use crate::support::pods::{
     BINDING, GPU, START, all_running, bound, create, gpu_container, idle_container, on_node, pod,
     unschedulable,
@@ -31,15 +31,15 @@ const MARKED: &str = "fake-099";
 /// On nodes without a kubelet, so that no record of one corrects the extender.
 fn edited(env: &TestEnv) -> Result<()> {
     let edits = [
-        ("fake-001", Some(claim_of(&card_uuid("fake-001", 1)))),
+        ("fake-001", Some(claim_of(&gpu_uuid("fake-001", 1)))),
         ("fake-002", Some(claim_of("GPU-00000000-0000-4000-8000-000000000000"))),
         ("fake-003", Some("nonsense".to_owned())),
         ("fake-004", None),
     ];
     let nodes: Vec<FakeNode> = edits
         .iter()
-        .map(|(node, _)| FakeNode::with_cards(node, &[8, 8]))
-        .chain([FakeNode::with_cards(MARKED, &[8])])
+        .map(|(node, _)| FakeNode::with_gpus(node, &[8, 8]))
+        .chain([FakeNode::with_gpus(MARKED, &[8])])
         .collect();
     fake_nodes::with(env, &nodes, || {
         for (node, edit) in &edits {
@@ -79,8 +79,8 @@ fn init_only(env: &TestEnv) -> Result<()> {
     let mine = pods.iter().find(|pod| crate::support::pods::name(pod) == "initial");
     let claimed = claim(mine.context("the pod is gone")?)?;
     let own = claimed["init"].keys().next().context("an empty claim")?.clone();
-    let other = host.cards().into_iter().find(|card| card.uuid != own).context("one card only")?;
-    let nodes = [FakeNode::with_cards(MARKED, &[8])];
+    let other = host.gpus().into_iter().find(|gpu| gpu.uuid != own).context("one GPU only")?;
+    let nodes = [FakeNode::with_gpus(MARKED, &[8])];
     fake_nodes::with(env, &nodes, || {
         annotate(env, "initial", Some(&format!(r#"{{"init":{{"{}":10}}}}"#, other.uuid)))?;
         wait_for_extender(env, "init")?;
@@ -97,8 +97,8 @@ fn gpu_on(node: &str, name: &str) -> Value {
     pod
 }
 
-fn claim_of(card: &str) -> String {
-    json!({"main": {card: 5}}).to_string()
+fn claim_of(gpu: &str) -> String {
+    json!({"main": {gpu: 5}}).to_string()
 }
 
 /// Changes a pod's claim, or removes it, as anyone could without the shipped policies.
@@ -109,7 +109,7 @@ fn annotate(env: &TestEnv, pod: &str, value: Option<&str>) -> Result<()> {
 }
 
 /// Waits until the extender has seen every earlier change of pods. Its watch is in order, and it charges the marker, a
-/// pod without a claim that seems to run, on every card of its node.
+/// pod without a claim that seems to run, on every GPU of its node.
 fn wait_for_extender(env: &TestEnv, marker: &str) -> Result<()> {
     let before = used_units(env, MARKED)?;
     let name = format!("marker-{marker}");

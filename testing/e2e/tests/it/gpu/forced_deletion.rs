@@ -12,8 +12,8 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::{audit_exactly, claim};
 use crate::support::figures::Clock;
+use crate::support::gpu_audit::{audit_exactly, claim};
 use crate::support::pods::{
     START, all_running, create, get, gpu_pods, message, name, node, on_node, phase, pod,
     processes_of, running, statuses, stubborn_container,
@@ -34,8 +34,8 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(20),
 ];
 
-/// A card of the test cluster's nodes, in units.
-const CARD: u64 = 16;
+/// A GPU of the test cluster's nodes, in units.
+const GPU: u64 = 16;
 /// The grace period of the deleted pod, in seconds. The kubelet gives it less.
 const GRACE: u64 = 20;
 /// A device plugin has reported what changed, and the extender has seen it.
@@ -54,10 +54,10 @@ struct Started {
     at: Option<u64>,
 }
 
-/// The only card on which the next pod has room, and who has it.
+/// The only GPU on which the next pod has room, and who has it.
 struct Stubborn<'env> {
     host: &'env Node,
-    card: String,
+    gpu: String,
     processes: Vec<Started>,
 }
 
@@ -92,14 +92,14 @@ fn without_kubelet(env: &TestEnv) -> Result<()> {
     stubborn.next_follows(env)
 }
 
-/// The pod that waits for the card.
+/// The pod that waits for the GPU.
 const NEXT: &str = "next-0";
 
 impl<'env> Stubborn<'env> {
-    /// Fills all cards of a node, one of them with the pod that is to be deleted.
+    /// Fills all GPUs of a node, one of them with the pod that is to be deleted.
     fn start(env: &'env TestEnv) -> Result<Self> {
         let host = &env.cluster()?.nodes()[1];
-        let others = gpu_pods("other", host.cards().len() - 1, CARD);
+        let others = gpu_pods("other", host.gpus().len() - 1, GPU);
         for wanted in others.into_iter().chain([stubborn("stubborn")]) {
             create(env, on_node(host, wanted))?;
         }
@@ -107,26 +107,26 @@ impl<'env> Stubborn<'env> {
         let pod = pods.iter().find(|pod| name(pod) == "stubborn").context("the pod is gone")?;
         let processes = container(pod)?;
         ensure!(!processes.is_empty(), "the pod has no process");
-        let card = claim(pod)?["main"].keys().next().context("an empty claim")?.clone();
-        Ok(Self { host, card, processes })
+        let gpu = claim(pod)?["main"].keys().next().context("an empty claim")?.clone();
+        Ok(Self { host, gpu, processes })
     }
 
     /// Creates a pod that can only go where the deleted one was.
     fn create_next(&self, env: &TestEnv) -> Result<()> {
-        create(env, on_node(self.host, gpu_pods("next", 1, CARD).remove(0)))
+        create(env, on_node(self.host, gpu_pods("next", 1, GPU).remove(0)))
     }
 
     /// Waits until that pod runs, and compares all.
     fn next_follows(&self, env: &TestEnv) -> Result<()> {
         let next = running(env, NEXT, RETRY)?;
-        ensure!(claim(&next)?["main"].contains_key(&self.card), "{NEXT} is on another card");
-        audit_exactly(env, self.host.cards().len())
+        ensure!(claim(&next)?["main"].contains_key(&self.gpu), "{NEXT} is on another GPU");
+        audit_exactly(env, self.host.gpus().len())
     }
 }
 
-/// A pod of a whole card that ends by SIGKILL only.
+/// A pod of a whole GPU that ends by SIGKILL only.
 fn stubborn(name: &str) -> Value {
-    let mut pod = pod(name, &[stubborn_container("main", CARD)]);
+    let mut pod = pod(name, &[stubborn_container("main", GPU)]);
     pod["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
     pod
 }
@@ -163,7 +163,7 @@ fn container(pod: &Pod) -> Result<Vec<Started>> {
     Ok(processes.into_iter().map(|pid| Started { pid, at: processes::started(pid) }).collect())
 }
 
-/// Whether it still runs. One that only waits for its parent has no memory of a card.
+/// Whether it still runs. One that only waits for its parent has no memory of a GPU.
 fn is_there(process: &Started) -> bool {
     process.at.is_some_and(|at| processes::runs(process.pid, at))
 }

@@ -1,4 +1,4 @@
-//! Tests of how a container is held to its share of a card, as far as that shows without a card: what runc gets, what
+//! Tests of how a container is held to its share of a GPU, as far as that shows without a GPU: what runc gets, what
 //! NVIDIA's hook is called with, and what of MPS the container sees.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,15 +12,15 @@ use e2e::Node;
 use e2e::build::images::BUSYBOX;
 use e2e::command::wait_for;
 use e2e::kernel::processes;
-use e2e::node::cards::DRIVER;
+use e2e::node::gpus::DRIVER;
 use e2e::progress::line;
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 use kube::api::Api;
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::{audit_exactly, visible_card};
 use crate::support::extender_client::counted;
+use crate::support::gpu_audit::{audit_exactly, visible_gpu};
 use crate::support::pods::{
     START, create, delete_all, gpu_container, on_node, pod, process_of, running, statuses,
     unschedulable,
@@ -85,7 +85,7 @@ fn driver(env: &TestEnv) -> Result<()> {
     tried.and(restored)
 }
 
-/// NVIDIA's program of a hook is gone, as after an upgrade of its toolkit: containers with a card do not start, and
+/// NVIDIA's program of a hook is gone, as after an upgrade of its toolkit: containers with a GPU do not start, and
 /// what runc, containerd and the kubelet say of that counts.
 fn hook_is_gone(env: &TestEnv) -> Result<()> {
     const REFUSED: &str = "plimsoll_extender_refused_gpu_pods_total";
@@ -137,8 +137,8 @@ fn held_by_the_driver(host: &Node, pod: &Pod) -> Result<()> {
     let spec = host.oci_spec(container)?;
     ensure!(limits(&spec) == wanted, "runc got {:?}", limits(&spec));
     let process = process_of(pod, "main")?;
-    let card = visible_card(process)?;
-    let called = format!("hook apply-cuda-memory-limits --gpu-id {card}");
+    let gpu = visible_gpu(process)?;
+    let called = format!("hook apply-cuda-memory-limits --gpu-id {gpu}");
     let hooks = spec["hooks"]["createRuntime"].as_array().context("runc got no hooks")?;
     ensure!(
         hooks.len() == 1 && words(&hooks[0]["args"]) == format!("nvidia-ctk {called}"),
@@ -305,15 +305,15 @@ fn has_limit(host: &Node) -> Result<bool> {
     Ok(host.run(&["cat", OWN_SPEC])?.contains("\"mps-1-3072-17\""))
 }
 
-/// Waits until the Node says that this mode is the strongest that can be enforced on its cards.
+/// Waits until the Node says that this mode is the strongest that can be enforced on its GPUs.
 fn enforceable(env: &TestEnv, host: &Node, mode: &str) -> Result<()> {
     let nodes: Api<NodeObject> = Api::all(env.client());
     wait_for(&format!("{} to be able to limit memory by {mode}", host.name()), FOUND_OUT, || {
         let node = env.block_on(nodes.get(host.name()))?;
         let annotations = node.metadata.annotations.unwrap_or_default();
-        let cards = annotations.get("plimsoll.dev/gpu-cards").context("no cards")?;
-        let cards: Value = serde_json::from_str(cards)?;
-        Ok((cards[0]["isolation"] == mode).then_some(()))
+        let gpus = annotations.get("plimsoll.dev/gpu-cards").context("no GPUs")?;
+        let gpus: Value = serde_json::from_str(gpus)?;
+        Ok((gpus[0]["isolation"] == mode).then_some(()))
     })
 }
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Signal};
-use e2e::node::cards::{CARD_MIB, CARDS};
+use e2e::node::gpus::{GPU_MIB, GPUS};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::cards::refill;
+use super::gpus::refill;
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::kubelet_checkpoint;
 use crate::support::offers::offered;
 use crate::support::pods::{
@@ -119,7 +119,7 @@ fn tolerant(mut pods: Vec<Value>) -> Vec<Value> {
     pods
 }
 
-/// The refused pods claim every card, so their replacements fit only once those claims are gone.
+/// The refused pods claim every GPU, so their replacements fit only once those claims are gone.
 fn late_plugins(env: &TestEnv) -> Result<()> {
     const ALL: usize = 40;
     env.delete_all_pods()?;
@@ -145,7 +145,7 @@ fn late_plugins(env: &TestEnv) -> Result<()> {
     }
     refused?;
     // No pod that is created again is refused again.
-    units_are_offered(env, nodes.len() as u64 * u64::from(CARDS) * CARD_MIB / 1024)?;
+    units_are_offered(env, nodes.len() as u64 * u64::from(GPUS) * GPU_MIB / 1024)?;
     let before = env.counts().refused_too_early;
     all_running_after_refusals(env, START)?;
     let again = env.counts().refused_too_early - before;

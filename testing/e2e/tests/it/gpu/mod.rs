@@ -1,13 +1,13 @@
-//! Tests of GPU sharing: which card a pod's processes see, and which cards are given to which pods.
+//! Tests of GPU sharing: which GPU a pod's processes see, and which GPUs are given to which pods.
 
 pub(crate) mod aliyun;
 pub(crate) mod annotations;
 pub(crate) mod bind_tls;
 pub(crate) mod binding;
-pub(crate) mod card_evictions;
-pub(crate) mod cards;
 pub(crate) mod claims;
 pub(crate) mod forced_deletion;
+pub(crate) mod gpu_evictions;
+pub(crate) mod gpus;
 pub(crate) mod isolation;
 pub(crate) mod kubelet_restarts;
 pub(crate) mod moves;

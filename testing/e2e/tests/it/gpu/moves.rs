@@ -1,4 +1,4 @@
-//! A test of `extender.moveForCards`: one pod is moved, so that another finds all cards of a node.
+//! A test of `extender.moveForGpus`: one pod is moved, so that another finds all GPUs of a node.
 //!
 //! No node's total suffices for the pod that waits, so kube-scheduler never asks the extender about it.
 
@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use e2e::command::wait_for;
-use e2e::node::cards::{CARD_MIB, CARDS};
+use e2e::node::gpus::{GPU_MIB, GPUS};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv, parse};
-use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::{EXTENDER, counted};
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     BINDING, START, create, delete_all, gpu_container, list, name, node, on_node, pod, running,
     runs, unschedulable,
@@ -29,11 +29,11 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 /// What the tests run on, and with the value.
 const VALUES: [&str; 2] = ["tested", "move-for-cards"];
 const RIGHTS: &str = "plimsoll-scheduler-extender-moves";
-const CARD_UNITS: u64 = CARD_MIB / 1024;
+const GPU_UNITS: u64 = GPU_MIB / 1024;
 /// Looks at the waiting pod come after 10, 20 and 40 seconds, then a pod ends and its successor starts.
 const MOVE: Duration = Duration::from_secs(180);
 /// The Deployments, and the units of the pod of each.
-const SMALL: [(&str, u64); 2] = [("one", 2), ("two", CARD_UNITS - 1)];
+const SMALL: [(&str, u64); 2] = [("one", 2), ("two", GPU_UNITS - 1)];
 
 fn moved(env: &TestEnv) -> Result<()> {
     let done = apply(env, VALUES[1]).and_then(|()| scatter(env)).and_then(|()| make_room(env));
@@ -47,18 +47,18 @@ fn moved(env: &TestEnv) -> Result<()> {
     restored
 }
 
-/// A pod of a Deployment on each node, and nothing else: other pods hold the cards where it is not to go.
+/// A pod of a Deployment on each node, and nothing else: other pods hold the GPUs where it is not to go.
 fn scatter(env: &TestEnv) -> Result<()> {
     let [first, second] = env.cluster()?.nodes() else { anyhow::bail!("there are two nodes") };
     let [one, two] = SMALL;
-    create(env, on_node(first, cards("filler-0", CARDS, CARD_UNITS)))?;
+    create(env, on_node(first, gpus("filler-0", GPUS, GPU_UNITS)))?;
     running(env, "filler-0", START)?;
     deploy(env, one)?;
     settled(env, 2)?;
     delete_all(env, ["filler-0"])?;
     settled(env, 1)?;
-    // It leaves less on the card of the first than the second asks for.
-    create(env, on_node(second, cards("filler-1", CARDS - 1, CARD_UNITS)))?;
+    // It leaves less on the GPU of the first than the second asks for.
+    create(env, on_node(second, gpus("filler-1", GPUS - 1, GPU_UNITS)))?;
     running(env, "filler-1", START)?;
     deploy(env, two)?;
     settled(env, 3)?;
@@ -74,7 +74,7 @@ fn make_room(env: &TestEnv) -> Result<()> {
     let before: Vec<String> = list(env)?.iter().map(|pod| name(pod).to_owned()).collect();
     let evicted = "plimsoll_extender_card_evictions_total{outcome=\"evicted\"}";
     let evictions = counted(env, evicted)?;
-    let mut large = cards("large", CARDS, CARD_UNITS);
+    let mut large = gpus("large", GPUS, GPU_UNITS);
     large["metadata"]["labels"] = json!({"app": "large"});
     create(env, large)?;
     unschedulable(env, "large", BINDING)?;
@@ -94,8 +94,8 @@ fn make_room(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// A pod with several cards, of which it takes so many units each.
-fn cards(name: &str, count: u8, units: u64) -> Value {
+/// A pod with several GPUs, of which it takes so many units each.
+fn gpus(name: &str, count: u8, units: u64) -> Value {
     let mut pod = pod(name, &[gpu_container("main", units * u64::from(count))]);
     pod["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": count.to_string()});
     pod

@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
 use crate::env::{NAMESPACE, TestEnv, parse};
-use crate::support::card_audit::audit_exactly;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{BINDING, START, gpu_container};
 use crate::{Fact, on_our_nodes};
 

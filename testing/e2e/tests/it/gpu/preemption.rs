@@ -20,20 +20,20 @@ pub(crate) const FACTS: &[Fact] = &[
     .smoke(),
     on_our_nodes(
         "preemption_evicts_one_pod_of_a_card_where_the_totals_would_cost_three_of_several",
-        one_pod_of_a_card,
+        one_pod_of_a_gpu,
     )
     .takes(3),
 ];
 
 /// A pod of 4 units waits for one of two nodes without room.
 ///
-/// On the node of two cards, kube-scheduler would evict `second`, the only less important of three pods: then 4 units
-/// are free there, 2 on each card, which is no room for it. On the other node it evicts `fourth`, which has the only
-/// card.
+/// On the node of two GPUs, kube-scheduler would evict `second`, the only less important of three pods: then 4 units
+/// are free there, 2 on each GPU, which is no room for it. On the other node it evicts `fourth`, which has the only
+/// GPU.
 fn no_eviction_in_vain(env: &TestEnv) -> Result<()> {
     let split = "fake-001";
     let whole = "fake-002";
-    let nodes = [FakeNode::with_cards(split, &[4, 4]), FakeNode::with_cards(whole, &[4])];
+    let nodes = [FakeNode::with_gpus(split, &[4, 4]), FakeNode::with_gpus(whole, &[4])];
     let steps = [
         of_class(gpu(split, "first", 2), HIGH),
         gpu(split, "second", 2),
@@ -46,15 +46,15 @@ fn no_eviction_in_vain(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// A pod of 6 units waits for a node of three cards of 8, each full with a pod of 6 and a less important one of 2.
-/// kube-scheduler's dry run removes the three of 2, which leaves 2 units on each card. The extender names one pod of 6
+/// A pod of 6 units waits for a node of three GPUs of 8, each full with a pod of 6 and a less important one of 2.
+/// kube-scheduler's dry run removes the three of 2, which leaves 2 units on each GPU. The extender names one pod of 6
 /// in place of them.
-fn one_pod_of_a_card(env: &TestEnv) -> Result<()> {
+fn one_pod_of_a_gpu(env: &TestEnv) -> Result<()> {
     let node_name = "fake-001";
-    let nodes = [FakeNode::with_cards(node_name, &[8, 8, 8])];
-    let held = (0..3).flat_map(|card| {
-        let large = gpu(node_name, &format!("large-{card}"), 6);
-        [of_class(large, MIDDLE), gpu(node_name, &format!("small-{card}"), 2)]
+    let nodes = [FakeNode::with_gpus(node_name, &[8, 8, 8])];
+    let held = (0..3).flat_map(|gpu| {
+        let large = gpu(node_name, &format!("large-{gpu}"), 6);
+        [of_class(large, MIDDLE), gpu(node_name, &format!("small-{gpu}"), 2)]
     });
     let (on, left) = preempts(env, &nodes, &held.collect::<Vec<_>>(), 6)?;
     ensure!(on.as_deref() == Some(node_name), "high is on {on:?}");

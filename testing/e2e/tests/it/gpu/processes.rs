@@ -1,4 +1,4 @@
-//! Tests of what is told about the processes on cards: the driver's list joined with pods and containers.
+//! Tests of what is told about the processes on GPUs: the driver's list joined with pods and containers.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const MIB: u64 = 1 << 20;
 /// Three looks of the device plugin, and time for a busy host.
 const SHOWN: Duration = Duration::from_secs(180);
 
-/// A process on the first card, as the driver tells of it, and the labels under which it is to be shown.
+/// A process on the first GPU, as the driver tells of it, and the labels under which it is to be shown.
 struct Wanted {
     pid: i32,
     mib: u64,
@@ -64,8 +64,8 @@ fn processes_by_container(env: &TestEnv) -> Result<()> {
         Ok(page) => page,
         Err(error) => return Err(error.context(rows(&page_of(env, node)?).join("\n"))),
     };
-    let of_card = rows(&page).into_iter().filter(|row| row.starts_with(MEMORY));
-    ensure!(of_card.count() == wanted.len(), "other rows: {:?}", rows(&page));
+    let of_gpu = rows(&page).into_iter().filter(|row| row.starts_with(MEMORY));
+    ensure!(of_gpu.count() == wanted.len(), "other rows: {:?}", rows(&page));
     Ok(())
 }
 
@@ -76,9 +76,9 @@ fn find_pod<'pod>(pods: &'pod [Pod], wanted: &str) -> Result<&'pod Pod> {
 fn in_container(node: &Node, pod: &Pod, container: &str, mib: u64, sm: u64) -> Result<Wanted> {
     let processes = processes_of(pod, container)?;
     let pid: Pid = *processes.first().context("no process")?;
-    let card = &node.cards()[0];
+    let gpu = &node.gpus()[0];
     let labels = [
-        format!(r#"UUID="{}",device="nvidia{}",modelName="NVIDIA A10""#, card.uuid, card.minor),
+        format!(r#"UUID="{}",device="nvidia{}",modelName="NVIDIA A10""#, gpu.uuid, gpu.minor),
         format!(r#"Hostname="{}""#, node.name()),
         format!(
             r#"container="{container}",namespace="{NAMESPACE}",pod="{}",owner="pod""#,
@@ -92,7 +92,7 @@ fn told(wanted: &Wanted) -> Value {
     json!({"pid": wanted.pid, "usedBytes": wanted.mib * MIB, "sm": wanted.sm})
 }
 
-/// Sets what the driver tells of the processes on the node's first card.
+/// Sets what the driver tells of the processes on the node's first GPU.
 fn set_processes(node: &Node, processes: &Value) -> Result<()> {
     node.edit_driver(|script| script["cards"][0]["processes"] = processes.clone())
 }

@@ -1,4 +1,4 @@
-//! Tests of ResourceQuota: a namespace gets no more of cards than it counts.
+//! Tests of ResourceQuota: a namespace gets no more of GPUs than it counts.
 
 use anyhow::{Context, Result, bail, ensure};
 use e2e::command::wait_for;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::support::callers::{Caller, Verb};
-use crate::support::card_audit::audit_exactly;
 use crate::support::extender_client::used_units;
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     BINDING, START, bound, create, delete_all, gpu_container, list, on_node, pod, running,
     unschedulable,
@@ -25,8 +25,8 @@ pub(crate) const FACTS: &[Fact] = &[
         .smoke(),
 ];
 
-/// A card of the test cluster's nodes, in units.
-const CARD: u64 = 16;
+/// A GPU of the test cluster's nodes, in units.
+const GPU: u64 = 16;
 const QUOTA: &str = "gpu-memory";
 
 /// A pod of one container with this annotation.
@@ -40,7 +40,7 @@ fn of_units(env: &TestEnv) -> Result<()> {
     let quotas: Api<ResourceQuota> = Api::namespaced(env.client(), NAMESPACE);
     let quota = parse(json!({
         "metadata": {"name": QUOTA},
-        "spec": {"hard": {"requests.aliyun.com/gpu-mem": CARD.to_string()}},
+        "spec": {"hard": {"requests.aliyun.com/gpu-mem": GPU.to_string()}},
     }))?;
     env.block_on(quotas.create(&PostParams::default(), &quota))?;
     let tried = wait_for("the quota to be counted", BINDING, || {
@@ -48,17 +48,17 @@ fn of_units(env: &TestEnv) -> Result<()> {
         Ok(quota.status.and_then(|status| status.hard).map(|_| ()))
     })
     .and_then(|()| beyond(env))
-    .and_then(|()| whole_card(env));
+    .and_then(|()| whole_gpu(env));
     let gone = env.delete_all_pods();
     let removed = env.block_on(quotas.delete(QUOTA, &DeleteParams::default()));
     tried.and(gone)?;
     removed.map(drop)
 }
 
-/// Each asks for one unit, and for more than one unit's part of a card.
+/// Each asks for one unit, and for more than one unit's part of a GPU.
 fn beyond(env: &TestEnv) -> Result<()> {
     let wishes = [
-        (wishing("whole", 1, "gpu-card-count", "exclusive"), "exclusive GPU cards cost"),
+        (wishing("whole", 1, "gpu-card-count", "exclusive"), "exclusive GPUs cost"),
         (wishing("compute", 1, "gpu-cores", "100"), "gpu-cores exceed"),
         (wishing("grows", 1, "gpu-mem-limit", "16"), "gpu-mem-limit exceeds"),
     ];
@@ -73,9 +73,9 @@ fn beyond(env: &TestEnv) -> Result<()> {
     Ok(())
 }
 
-/// An exclusive card for all its units uses the quota up.
-fn whole_card(env: &TestEnv) -> Result<()> {
-    create(env, wishing("whole", CARD, "gpu-card-count", "exclusive"))?;
+/// An exclusive GPU for all its units uses the quota up.
+fn whole_gpu(env: &TestEnv) -> Result<()> {
+    create(env, wishing("whole", GPU, "gpu-card-count", "exclusive"))?;
     running(env, "whole", START)?;
     audit_exactly(env, 1)?;
     match create(env, pod("one-more", &[gpu_container("main", 1)])) {
@@ -92,7 +92,7 @@ fn own_node(env: &TestEnv) -> Result<()> {
     // As where the admission policies are absent, which refuse such pods.
     let unhindered = Caller::unhindered(env)?;
     for number in 0..5 {
-        let mut own = wishing(&format!("own-{number}"), CARD, "gpu-card-count", "exclusive");
+        let mut own = wishing(&format!("own-{number}"), GPU, "gpu-card-count", "exclusive");
         own["spec"]["nodeName"] = json!(host.name());
         (own["apiVersion"], own["kind"]) = (json!("v1"), json!("Pod"));
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
@@ -100,7 +100,7 @@ fn own_node(env: &TestEnv) -> Result<()> {
         let used = used_units(env, host.name())?;
         ensure!(used == free, "pod {number} is charged: {used:?}");
     }
-    create(env, on_node(host, pod("other", &[gpu_container("main", CARD)])))?;
+    create(env, on_node(host, pod("other", &[gpu_container("main", GPU)])))?;
     bound(env, "other", BINDING)?;
     running(env, "other", START).map(drop)
 }

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 use e2e::Node;
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid, Signal};
-use e2e::node::cards::{CARD_MIB, CARDS};
+use e2e::node::gpus::{GPU_MIB, GPUS};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
 use crate::env::{NAMESPACE, TestEnv};
-use crate::support::card_audit::{audit_exactly, claim};
+use crate::support::gpu_audit::{audit_exactly, claim};
 use crate::support::kubelet_checkpoint;
 use crate::support::offers::offered;
 use crate::support::pods::{
@@ -36,10 +36,10 @@ pub(crate) const FACTS: &[Fact] = &[
     .takes(240),
 ];
 
-/// Pods of the first test: more than a node's cards, so that cards are shared.
+/// Pods of the first test: more than a node's GPUs, so that GPUs are shared.
 const PODS: usize = 12;
-/// All units of a card.
-const CARD: u64 = CARD_MIB / 1024;
+/// All units of a GPU.
+const GPU: u64 = GPU_MIB / 1024;
 /// The audit reports what two rounds in a row have found. A round is a minute.
 const AUDITS: Duration = Duration::from_secs(300);
 
@@ -60,16 +60,16 @@ fn late_plugins(env: &TestEnv) -> Result<()> {
         let _ = processes::signal(plugin, Signal::CONT);
     }
     without?;
-    units_are_offered(env, nodes.len() as u64 * u64::from(CARDS) * CARD)?;
+    units_are_offered(env, nodes.len() as u64 * u64::from(GPUS) * GPU)?;
     let pods = all_running(env, START)?;
     ensure!(processes_by_uid(&pods)? == before, "a pod or a process is another one");
     ensure!(pods.iter().all(|pod| restarts(pod) == 0), "a container was started again");
     audit_exactly(env, PODS)?;
-    starts_again_on_its_card(env, &pods[0])
+    starts_again_on_its_gpu(env, &pods[0])
 }
 
 /// Ends the pod's process: the kubelet starts the container again, with the same devices.
-fn starts_again_on_its_card(env: &TestEnv, pod: &Pod) -> Result<()> {
+fn starts_again_on_its_gpu(env: &TestEnv, pod: &Pod) -> Result<()> {
     processes::signal(process_of(pod, "main")?, Signal::KILL)?;
     wait_for("the container to run again", START, || {
         let pod = get(env, name(pod))?;
@@ -81,7 +81,7 @@ fn starts_again_on_its_card(env: &TestEnv, pod: &Pod) -> Result<()> {
 
 fn lost_checkpoint(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
-    let wanted = gpu_pods("lost", host.cards().len(), CARD - 1);
+    let wanted = gpu_pods("lost", host.gpus().len(), GPU - 1);
     let count = wanted.len();
     create_all(env, wanted.into_iter().map(|pod| on_node(host, pod)).collect())?;
     let before = processes_by_uid(&all_running(env, START)?)?;
@@ -92,17 +92,17 @@ fn lost_checkpoint(env: &TestEnv) -> Result<()> {
     ensure!(processes_by_uid(&pods)? == before, "a pod or a process is another one");
     ensure!(pods.iter().all(|pod| restarts(pod) == 0), "a container was started again");
 
-    // One unit of each card is free, and no card has room for two.
+    // One unit of each GPU is free, and no GPU has room for two.
     create(env, on_node(host, gpu_pods("beside", 1, 1).remove(0)))?;
     let beside = running(env, "beside-0", BINDING)?;
-    let card = claim(&beside)?["main"].keys().next().context("an empty claim")?.clone();
+    let gpu = claim(&beside)?["main"].keys().next().context("an empty claim")?.clone();
     create(env, on_node(host, gpu_pods("two-units", 1, 2).remove(0)))?;
     unschedulable(env, "two-units-0", BINDING)?;
     delete_all(env, ["two-units-0"])?;
 
     let pod =
-        pods.iter().find(|pod| claim(pod).is_ok_and(|claim| claim["main"].contains_key(&card)));
-    let pod = pod.context("no pod shares the card")?;
+        pods.iter().find(|pod| claim(pod).is_ok_and(|claim| claim["main"].contains_key(&gpu)));
+    let pod = pod.context("no pod shares the GPU")?;
     processes::signal(process_of(pod, "main")?, Signal::KILL)?;
     let held_back = wait_for("the kubelet to hold the container back", START, || {
         let pod = get(env, name(pod))?;
@@ -116,7 +116,7 @@ fn lost_checkpoint(env: &TestEnv) -> Result<()> {
     let names: Vec<String> = list(env)?.iter().map(|pod| name(pod).to_owned()).collect();
     delete_all(env, names.iter().map(String::as_str))?;
     wait_for("the pods to be gone", START, || Ok(list(env)?.is_empty().then_some(())))?;
-    create_all(env, gpu_pods("next", count, CARD).into_iter().map(|p| on_node(host, p)).collect())?;
+    create_all(env, gpu_pods("next", count, GPU).into_iter().map(|p| on_node(host, p)).collect())?;
     all_running(env, START)?;
     audit_exactly(env, count)
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use e2e::Node;
 use e2e::command::wait_for;
-use e2e::node::cards::{CARD_MIB, CARDS};
+use e2e::node::gpus::{GPU_MIB, GPUS};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_on_cards_of;
-use crate::support::extender_client::{card_units, used_units};
+use crate::support::extender_client::{gpu_units, used_units};
+use crate::support::gpu_audit::audit_on_gpus_of;
 use crate::support::kubelet_checkpoint;
 use crate::support::offers::offered;
 use crate::support::pods::{
@@ -32,12 +32,12 @@ const PLUGIN: &str = "gpushare-device-plugin";
 const UNIT: &str = "PLIMSOLL_UNIT_MIB";
 /// The most units that a node may have.
 const MOST: u64 = 32_768;
-/// So many of them are on each card.
-const EACH: u64 = MOST / CARDS as u64;
+/// So many of them are on each GPU.
+const EACH: u64 = MOST / GPUS as u64;
 /// A plugin that was started anew registers within seconds, and the kubelet writes what it offers every ten.
 const OFFERED: Duration = Duration::from_secs(300);
 
-/// On nodes whose cards are small enough for units of 1 MiB. All nodes have the same unit.
+/// On nodes whose GPUs are small enough for units of 1 MiB. All nodes have the same unit.
 fn small_units(env: &TestEnv) -> Result<()> {
     let nodes = env.cluster()?.nodes();
     let host = &nodes[1];
@@ -47,14 +47,14 @@ fn small_units(env: &TestEnv) -> Result<()> {
         .and_then(|()| refused(env, host));
     // A plugin with another unit than that of a pod's ids does not register.
     let gone = env.delete_all_pods();
-    let restored = resize(env, nodes, CARD_MIB, &format!("{UNIT}-"))
-        .and_then(|()| offers(env, nodes, CARD_MIB / 1024));
+    let restored = resize(env, nodes, GPU_MIB, &format!("{UNIT}-"))
+        .and_then(|()| offers(env, nodes, GPU_MIB / 1024));
     tried.and(gone).and(restored)
 }
 
-/// Gives the nodes' cards so much memory, sets or removes the variable, and waits for the plugins that start by it.
+/// Gives the nodes' GPUs so much memory, sets or removes the variable, and waits for the plugins that start by it.
 fn resize(env: &TestEnv, nodes: &[Node], mib: u64, assignment: &str) -> Result<()> {
-    let resized = nodes.iter().try_for_each(|node| node.set_card_memory(mib));
+    let resized = nodes.iter().try_for_each(|node| node.set_gpu_memory(mib));
     let plugins = format!("daemonset/{PLUGIN}");
     kubectl(env, &["set", "env", &plugins, assignment])?;
     kubectl(env, &["rollout", "status", &plugins, "--timeout=400s"])?;
@@ -65,41 +65,41 @@ fn kubectl(env: &TestEnv, words: &[&str]) -> Result<String> {
     env.cluster()?.kubectl_run(&[&["-n", "plimsoll"], words].concat())
 }
 
-/// Waits until each node offers so many units of each card, and the extender knows that.
+/// Waits until each node offers so many units of each GPU, and the extender knows that.
 fn offers(env: &TestEnv, nodes: &[Node], each: u64) -> Result<()> {
-    let all = each * u64::from(CARDS);
+    let all = each * u64::from(GPUS);
     wait_for(&format!("{all} units on each node"), OFFERED, || {
         let offered = offered(env, GPU)?;
         for node in nodes {
-            let known = card_units(env, node.name())?;
+            let known = gpu_units(env, node.name())?;
             let units = offered.get(node.name());
             ensure!(units == Some(&all), "{} offers {units:?}", node.name());
-            ensure!(known == [each; CARDS as usize], "the extender knows {known:?}");
+            ensure!(known == [each; GPUS as usize], "the extender knows {known:?}");
         }
         Ok(Some(()))
     })
 }
 
-/// Each pod has what those before it leave: two cards, one card, and two parts of the last, of which the API server
+/// Each pod has what those before it leave: two GPUs, one GPU, and two parts of the last, of which the API server
 /// writes one as `6k`.
 fn to_the_last_one(env: &TestEnv, host: &Node) -> Result<()> {
-    let mut two_cards = asking("two-cards", 2 * EACH);
-    two_cards["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": "2"});
+    let mut two_gpus = asking("two-cards", 2 * EACH);
+    two_gpus["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-card-count": "2"});
     let most = 6_000;
     let rest = EACH - 6_000;
-    let one_card = asking("one-card", EACH);
-    let pods = [two_cards, one_card, asking("most", most), asking("rest", rest)];
+    let one_gpu = asking("one-card", EACH);
+    let pods = [two_gpus, one_gpu, asking("most", most), asking("rest", rest)];
     for wanted in &pods {
         create(env, on_node(host, wanted.clone()))?;
         bound(env, wanted["metadata"]["name"].as_str().unwrap_or_default(), BINDING)?;
     }
     let running = all_running(env, START)?;
-    let charged = audit_on_cards_of(env, &running, EACH)?;
+    let charged = audit_on_gpus_of(env, &running, EACH)?;
     let is_full = charged.values().all(|units| *units == EACH);
-    ensure!(charged.len() == usize::from(CARDS) && is_full, "the cards are charged {charged:?}");
+    ensure!(charged.len() == usize::from(GPUS) && is_full, "the GPUs are charged {charged:?}");
     every_id_is_held_once(host, &running)?;
     let used = used_units(env, host.name())?;
-    ensure!(used == [EACH; CARDS as usize], "the extender counts {used:?}");
+    ensure!(used == [EACH; GPUS as usize], "the extender counts {used:?}");
     create(env, on_node(host, asking("one-more", 1)))?;
     unschedulable(env, "one-more", BINDING).map(drop)
 }
@@ -120,13 +120,13 @@ fn every_id_is_held_once(host: &Node, pods: &[Pod]) -> Result<()> {
     Ok(())
 }
 
-/// One unit more on each card, for a plugin that starts with them: it offers none.
+/// One unit more on each GPU, for a plugin that starts with them: it offers none.
 fn refused(env: &TestEnv, host: &Node) -> Result<()> {
     env.delete_all_pods()?;
-    host.set_card_memory(EACH + 1)?;
+    host.set_gpu_memory(EACH + 1)?;
     let before = plugin_of(env, host)?.context("no plugin runs")?;
     kubectl(env, &["delete", "pod", name(&before)])?;
-    let units = MOST + u64::from(CARDS);
+    let units = MOST + u64::from(GPUS);
     let message = format!(
         "{units} units of 1 MiB, where a node may have {MOST}: set --unit-mib to 2 or more, on all nodes alike"
     );

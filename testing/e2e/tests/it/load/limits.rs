@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::seen;
 use crate::env::{TestEnv, parse};
-use crate::exporter::signals::set_card_use;
+use crate::exporter::signals::set_gpu_use;
 use crate::support::pods::{
     START, all_running, create, create_all, gpu_container, idle_container, name, node, on_node, pod,
 };
@@ -25,7 +25,7 @@ pub(crate) const FACTS: &[Fact] = &[
         .takes(54)
         .smoke(),
     on_our_nodes("the_cooler_of_two_nodes_wins", cooler_wins).takes(72),
-    on_our_nodes("the_share_annotation_holds_a_cards_use_beside_its_allocated_units", card_use)
+    on_our_nodes("the_share_annotation_holds_a_cards_use_beside_its_allocated_units", gpu_use)
         .takes(61),
 ];
 
@@ -61,22 +61,22 @@ fn cooler_wins(env: &TestEnv) -> Result<()> {
 }
 
 /// The values go from the driver over exporter and annotator to the node.
-fn card_use(env: &TestEnv) -> Result<()> {
+fn gpu_use(env: &TestEnv) -> Result<()> {
     with_short_periods(env, |_, node| {
         create(env, on_node(node, pod("gpu", &[gpu_container("main", 3)])))?;
         all_running(env, START)?;
-        set_card_use(node, 60, 4096)?;
-        let uuid = &node.cards()[2].uuid;
-        let annotated = wait_for("the annotation to show the card's use", READING, || {
+        set_gpu_use(node, 60, 4096)?;
+        let uuid = &node.gpus()[2].uuid;
+        let annotated = wait_for("the annotation to show the GPU's use", READING, || {
             let text = annotations(env, node)?.remove(SHARE).context("no share yet")?;
             let share: Value = serde_json::from_str(&text)?;
-            let cards = share["cards"].as_array().context("no cards")?;
-            let card = cards.iter().find(|card| card["uuid"] == **uuid).context("no such card")?;
-            let measured = (card["utilisation"].as_f64(), card["usedMiB"].as_u64());
-            let held: u64 = cards.iter().filter_map(|card| card["allocated"].as_u64()).sum();
+            let gpus = share["cards"].as_array().context("no GPUs")?;
+            let gpu = gpus.iter().find(|gpu| gpu["uuid"] == **uuid).context("no such GPU")?;
+            let measured = (gpu["utilisation"].as_f64(), gpu["usedMiB"].as_u64());
+            let held: u64 = gpus.iter().filter_map(|gpu| gpu["allocated"].as_u64()).sum();
             Ok((held == 3 && measured == (Some(0.6), Some(4096))).then_some(()))
         });
-        set_card_use(node, 0, 0)?;
+        set_gpu_use(node, 0, 0)?;
         annotated
     })
 }

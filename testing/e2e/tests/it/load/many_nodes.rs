@@ -6,19 +6,16 @@ use anyhow::{Context, Result, ensure};
 
 use super::seen;
 use crate::env::TestEnv;
-use crate::support::card_audit::claim;
-use crate::support::fake_nodes::{self, FakeNode, card_uuid, on_fake_nodes};
+use crate::support::fake_nodes::{self, FakeNode, gpu_uuid, on_fake_nodes};
+use crate::support::gpu_audit::claim;
 use crate::support::pods::{
     BINDING, all_bound, create, create_all, gpu_container, idle_container, node, pod,
 };
 use crate::{Fact, on_any_cluster};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_any_cluster(
-        "the_one_node_of_three_hundred_with_a_large_enough_card_is_found",
-        one_card_fits,
-    )
-    .takes(14),
+    on_any_cluster("the_one_node_of_three_hundred_with_a_large_enough_card_is_found", one_gpu_fits)
+        .takes(14),
     on_any_cluster("the_one_node_of_three_hundred_below_the_limit_is_found", one_load_fits)
         .takes(8),
     on_any_cluster("fifty_pods_at_once_do_not_herd_onto_the_coldest_of_fifty_nodes", no_herd)
@@ -33,11 +30,11 @@ const OVERLOADED: f64 = 0.9;
 /// The most of 50 pods that one node may get. Without in-flight pods in the score it is about 25.
 const MOST_ON_ONE_NODE: usize = 8;
 
-/// Every node has eight units, but only one has them on a single card.
-fn one_card_fits(env: &TestEnv) -> Result<()> {
+/// Every node has eight units, but only one has them on a single GPU.
+fn one_gpu_fits(env: &TestEnv) -> Result<()> {
     let mut nodes: Vec<FakeNode> =
-        (0..MANY).map(|n| FakeNode::with_cards(&name(n), &[4, 4])).collect();
-    nodes[FITTING] = FakeNode::with_cards(&name(FITTING), &[8]);
+        (0..MANY).map(|n| FakeNode::with_gpus(&name(n), &[4, 4])).collect();
+    nodes[FITTING] = FakeNode::with_gpus(&name(FITTING), &[8]);
     fake_nodes::with(env, &nodes, || {
         create(env, on_fake_nodes(pod("large", &[gpu_container("main", 6)])))?;
         let pods = all_bound(env, BINDING)?;
@@ -45,7 +42,7 @@ fn one_card_fits(env: &TestEnv) -> Result<()> {
         ensure!(node(large) == Some(&name(FITTING)), "the pod is on {:?}", node(large));
         let claimed = claim(large)?;
         ensure!(
-            claimed["main"].keys().eq([&card_uuid(&name(FITTING), 0)]),
+            claimed["main"].keys().eq([&gpu_uuid(&name(FITTING), 0)]),
             "the claim is {claimed:?}"
         );
         Ok(())

@@ -9,7 +9,7 @@ pub(crate) struct Counts {
     pub(crate) gpu_pods: BTreeSet<String>,
     /// Differences between a claim and what a process or the kubelet's records show.
     pub(crate) mismatches: usize,
-    /// Units that cards carried beyond their memory.
+    /// Units that GPUs carried beyond their memory.
     pub(crate) overbooked_units: u64,
     /// Pods that a restarted kubelet refused because the device plugin had not registered yet.
     pub(crate) refused_too_early: usize,

@@ -52,24 +52,22 @@ pub(crate) fn replicas(env: &TestEnv) -> Result<Vec<(SocketAddr, bool)>> {
 /// Within this the replicas know the same of a node. What one keeps for pods that are gone ends after 10 seconds.
 const AGREEMENT: Duration = Duration::from_secs(120);
 
-/// The units in use on each card of a node, by the inspect API of all replicas: each tells what it has seen itself, so
+/// The units in use on each GPU of a node, by the inspect API of all replicas: each tells what it has seen itself, so
 /// this waits until they agree.
 pub(crate) fn used_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
-    of_each_card(env, node, "usedGPU")
+    of_each_gpu(env, node, "usedGPU")
 }
 
-/// The units of each card of a node, by the inspect API of all replicas, as [`used_units`].
-pub(crate) fn card_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
-    of_each_card(env, node, "totalGPU")
+/// The units of each GPU of a node, by the inspect API of all replicas, as [`used_units`].
+pub(crate) fn gpu_units(env: &TestEnv, node: &str) -> Result<Vec<u64>> {
+    of_each_gpu(env, node, "totalGPU")
 }
 
-fn of_each_card(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
+fn of_each_gpu(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
     wait_for(&format!("the extenders to know the same of {node}"), AGREEMENT, || {
         let replicas = inspected_by_each(env, node)?.into_iter();
         let told: Vec<Vec<u64>> = replicas
-            .map(|cards| -> Vec<u64> {
-                cards.iter().filter_map(|card| card[field].as_u64()).collect()
-            })
+            .map(|gpus| -> Vec<u64> { gpus.iter().filter_map(|gpu| gpu[field].as_u64()).collect() })
             .collect();
         let first = told.first().cloned().context("no extender runs")?;
         ensure!(told.iter().all(|other| *other == first), "the replicas differ: {told:?}");
@@ -77,7 +75,7 @@ fn of_each_card(env: &TestEnv, node: &str, field: &str) -> Result<Vec<u64>> {
     })
 }
 
-/// What each replica tells of each card of a node by the inspect API.
+/// What each replica tells of each GPU of a node by the inspect API.
 pub(crate) fn inspected_by_each(env: &TestEnv, node: &str) -> Result<Vec<Vec<Value>>> {
     let path = format!("/gpushare-scheduler/inspect/{node}");
     addresses(env, INSPECT_PORT)?
@@ -86,8 +84,8 @@ pub(crate) fn inspected_by_each(env: &TestEnv, node: &str) -> Result<Vec<Vec<Val
             let response = http::send(at, &path, None)?;
             ensure!(response.is_ok(), "inspect answers {}", response.status);
             let inspected: Value = serde_json::from_str(&response.body)?;
-            let cards = inspected["nodes"][0]["devs"].as_array().cloned();
-            cards.with_context(|| format!("{node} has no cards: {inspected}"))
+            let gpus = inspected["nodes"][0]["devs"].as_array().cloned();
+            gpus.with_context(|| format!("{node} has no GPUs: {inspected}"))
         })
         .collect()
 }
@@ -170,7 +168,7 @@ fn value(page: &str, prefix: &str) -> Option<u64> {
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).reduce(|a, b| a + b)
 }
 
-/// Where the replica answers kube-scheduler that gives out cards.
+/// Where the replica answers kube-scheduler that gives out GPUs.
 pub(crate) fn leaders_address(env: &TestEnv) -> Result<SocketAddr> {
     let leader = replicas(env)?.into_iter().find(|(_, leads)| *leads);
     leader.map(|(address, _)| address).context("no extender leads")

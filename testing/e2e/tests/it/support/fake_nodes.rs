@@ -57,19 +57,19 @@ impl FakeNode {
         }
     }
 
-    /// A node with healthy cards of these many units, and without readings.
-    pub(crate) fn with_cards(name: &str, cards: &[u64]) -> Self {
-        let all: Vec<Value> = cards.iter().enumerate().map(|(index, units): (usize, &u64)| {
+    /// A node with healthy GPUs of these many units, and without readings.
+    pub(crate) fn with_gpus(name: &str, gpus: &[u64]) -> Self {
+        let all: Vec<Value> = gpus.iter().enumerate().map(|(index, units): (usize, &u64)| {
             json!({
-                "uuid": card_uuid(name, index), "index": index, "model": "NVIDIA A10",
+                "uuid": gpu_uuid(name, index), "index": index, "model": "NVIDIA A10",
                 "memoryMiB": units * 1024, "units": units, "numaNode": 0, "healthy": true, "pods": {},
             })
         }).collect();
-        let units: u64 = cards.iter().sum();
+        let units: u64 = gpus.iter().sum();
         Self {
             name: name.to_owned(),
             annotations: json!({"plimsoll.dev/gpu-cards": json!(all).to_string()}),
-            resources: json!({GPU: units.to_string(), "aliyun.com/gpu-count": cards.len().to_string()}),
+            resources: json!({GPU: units.to_string(), "aliyun.com/gpu-count": gpus.len().to_string()}),
             taints: json!([]),
         }
     }
@@ -87,8 +87,8 @@ impl FakeNode {
     }
 }
 
-/// The UUID of a card of [`FakeNode::with_cards`].
-pub(crate) fn card_uuid(node: &str, index: usize) -> String {
+/// The UUID of a GPU of [`FakeNode::with_gpus`].
+pub(crate) fn gpu_uuid(node: &str, index: usize) -> String {
     let number: u32 =
         node.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     format!("GPU-{number:06x}{index:02x}-5afe-4000-8000-000000000000")
@@ -207,7 +207,7 @@ pub(crate) fn wait_for_taints_to_go(env: &TestEnv) -> Result<()> {
     })
 }
 
-/// Reports in place of a kubelet that it has admitted a bound pod: the pod is then on some card, if it has GPU memory.
+/// Reports in place of a kubelet that it has admitted a bound pod: the pod is then on some GPU, if it has GPU memory.
 pub(crate) fn report_admitted(env: &TestEnv, name: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"status": {"startTime": "2026-01-01T00:00:00Z"}}));
     env.block_on(env.pods().patch_status(name, &PatchParams::default(), &patch)).map(drop)

@@ -42,7 +42,7 @@ fn field(entry: &Value, name: &str) -> String {
 }
 
 impl Held {
-    /// How many of the ids are of this card: an id begins with the first eight digits of its card's UUID.
+    /// How many of the ids are of this GPU: an id begins with the first eight digits of its GPU's UUID.
     pub(crate) fn on(&self, uuid: &str) -> u64 {
         let digits = uuid.get(4..12).unwrap_or(uuid);
         self.ids.iter().filter(|id| id.starts_with(digits)).count() as u64

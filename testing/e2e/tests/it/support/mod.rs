@@ -1,7 +1,6 @@
-//! What the tests share: pods, fake nodes, the comparison of cards, and what a run reports.
+//! What the tests share: pods, fake nodes, the comparison of GPUs, and what a run reports.
 
 pub(crate) mod callers;
-pub(crate) mod card_audit;
 pub(crate) mod certificates;
 pub(crate) mod counts;
 pub(crate) mod diagnostics;
@@ -9,6 +8,7 @@ pub(crate) mod exporter_client;
 pub(crate) mod extender_client;
 pub(crate) mod fake_nodes;
 pub(crate) mod figures;
+pub(crate) mod gpu_audit;
 pub(crate) mod http;
 pub(crate) mod kubelet_checkpoint;
 pub(crate) mod offers;

@@ -36,15 +36,15 @@ pub(crate) fn idle_container(name: &str) -> Value {
     json!({"name": name, "image": PAUSE, "imagePullPolicy": "IfNotPresent"})
 }
 
-/// The ConfigMap whose variables ask for every card. Variables that a pod names itself are refused by the shipped
+/// The ConfigMap whose variables ask for every GPU. Variables that a pod names itself are refused by the shipped
 /// policies, which do not see those of a ConfigMap.
-pub(crate) const EVERY_CARD: &str = "every-card";
+pub(crate) const EVERY_GPU: &str = "every-card";
 
-/// A container that waits for its end and requests GPU memory. Its environment asks for every card, which must not have
+/// A container that waits for its end and requests GPU memory. Its environment asks for every GPU, which must not have
 /// an effect.
 pub(crate) fn gpu_container(name: &str, units: u64) -> Value {
     let mut container = idle_container(name);
-    container["envFrom"] = json!([{"configMapRef": {"name": EVERY_CARD}}]);
+    container["envFrom"] = json!([{"configMapRef": {"name": EVERY_GPU}}]);
     container["resources"] = json!({"limits": {GPU: units}});
     container
 }

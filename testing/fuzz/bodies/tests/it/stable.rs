@@ -123,7 +123,7 @@ macro_rules! each {
 }
 
 each! {
-    card_wishes, cards, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, nvidia_cdi,
+    gpu_wishes, gpus, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, nvidia_cdi,
     objects, pod_use, policy, proc_files, process_groups, reading, samples_file,
 }
 

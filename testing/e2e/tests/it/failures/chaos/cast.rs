@@ -6,12 +6,12 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::env::parse;
-use crate::support::card_audit::CLAIM;
+use crate::support::gpu_audit::CLAIM;
 use crate::support::pods::{gpu_container, idle_container, pod, stubborn_container};
 use crate::support::priorities::{HIGH, MIDDLE, of_class};
 
-/// The annotation by which a pod asks for several cards, or for whole ones.
-const CARD_COUNT: &str = "plimsoll.dev/gpu-card-count";
+/// The annotation by which a pod asks for several GPUs, or for whole ones.
+const GPU_COUNT: &str = "plimsoll.dev/gpu-card-count";
 
 /// The seconds for which a pod that ignores SIGTERM runs after its deletion.
 const STUBBORN_GRACE: u64 = 8;
@@ -61,23 +61,23 @@ impl Member {
         if plan.stubborn {
             object["spec"]["terminationGracePeriodSeconds"] = json!(STUBBORN_GRACE);
         }
-        let count = match (plan.cards, plan.exclusive) {
+        let count = match (plan.gpus, plan.exclusive) {
             (1, false) => None,
             (1, true) => Some("exclusive".to_owned()),
-            (cards, false) => Some(cards.to_string()),
-            (cards, true) => Some(format!("{cards} exclusive")),
+            (gpus, false) => Some(gpus.to_string()),
+            (gpus, true) => Some(format!("{gpus} exclusive")),
         };
         if let Some(count) = count {
-            object["metadata"]["annotations"][CARD_COUNT] = json!(count);
+            object["metadata"]["annotations"][GPU_COUNT] = json!(count);
         }
         match plan.forgery {
-            Some(Forgery::Claim(card)) => annotate(&mut object, &claim_on(cluster, plan, card)),
-            Some(Forgery::Placed(card)) => {
-                annotate(&mut object, &claim_on(cluster, plan, card));
-                object["spec"]["nodeName"] = json!(place(cluster, card).0);
+            Some(Forgery::Claim(gpu)) => annotate(&mut object, &claim_on(cluster, plan, gpu)),
+            Some(Forgery::Placed(gpu)) => {
+                annotate(&mut object, &claim_on(cluster, plan, gpu));
+                object["spec"]["nodeName"] = json!(place(cluster, gpu).0);
             }
-            Some(Forgery::Unclaimed(card)) => {
-                object["spec"]["nodeName"] = json!(place(cluster, card).0);
+            Some(Forgery::Unclaimed(gpu)) => {
+                object["spec"]["nodeName"] = json!(place(cluster, gpu).0);
             }
             Some(Forgery::Nonsense) => annotate(&mut object, "nonsense"),
             None => {}
@@ -90,9 +90,9 @@ impl Member {
     }
 }
 
-/// A claim for the plan's containers on one card of all.
-pub(super) fn claim_on(cluster: &Cluster, plan: &Plan, card: usize) -> String {
-    let (_, uuid) = place(cluster, card);
+/// A claim for the plan's containers on one GPU of all.
+pub(super) fn claim_on(cluster: &Cluster, plan: &Plan, gpu: usize) -> String {
+    let (_, uuid) = place(cluster, gpu);
     let asking = named(plan).filter(|(_, units)| *units > 0);
     let claim: serde_json::Map<String, Value> =
         asking.map(|(name, units)| (name, json!({&uuid: units}))).collect();
@@ -108,11 +108,11 @@ fn named(plan: &Plan) -> impl Iterator<Item = (String, u64)> {
     plan.containers.iter().enumerate().map(|(place, units)| (format!("c{place}"), *units))
 }
 
-/// The node and the UUID of a card among all nodes' cards.
-fn place(cluster: &Cluster, card: usize) -> (&'static str, String) {
-    let cards = cluster
+/// The node and the UUID of a GPU among all nodes' GPUs.
+fn place(cluster: &Cluster, gpu: usize) -> (&'static str, String) {
+    let gpus = cluster
         .nodes()
         .iter()
-        .flat_map(|node| node.cards().into_iter().map(move |card| (node.name(), card.uuid)));
-    cards.cycle().nth(card).unwrap_or_default()
+        .flat_map(|node| node.gpus().into_iter().map(move |gpu| (node.name(), gpu.uuid)));
+    gpus.cycle().nth(gpu).unwrap_or_default()
 }

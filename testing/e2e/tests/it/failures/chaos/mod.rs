@@ -11,13 +11,13 @@ mod watch;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use e2e::chaos::{CARD_UNITS, CARDS, Schedule};
+use e2e::chaos::{GPU_UNITS, GPUS, Schedule};
 use e2e::command::wait_for;
 use e2e::progress::line;
 
 use crate::env::TestEnv;
-use crate::support::card_audit::audit_exactly;
 use crate::support::figures::{Clock, Delays};
+use crate::support::gpu_audit::audit_exactly;
 use crate::support::offers::offered;
 use crate::support::pods::{GPU, START, all_running, create_all, gpu_pods};
 use crate::support::priorities;
@@ -45,7 +45,7 @@ fn chaos(env: &TestEnv) -> Result<()> {
     let watch = Watch::start(env.cluster()?);
     let mut run = Run::new(env, &watch)?;
     let played =
-        priorities::with(env, || run.play(&schedule)).and_then(|()| every_card_is_free(env));
+        priorities::with(env, || run.play(&schedule)).and_then(|()| every_gpu_is_free(env));
     let overbooked = watch.end();
     env.count(|counts| counts.overbooked_units += overbooked.values().sum::<u64>());
     let tally = run.into_tally();
@@ -56,7 +56,7 @@ fn chaos(env: &TestEnv) -> Result<()> {
         .and_then(|()| {
             ensure!(
                 overbooked.is_empty(),
-                "processes held more than their cards have: {overbooked:?}"
+                "processes held more than their GPUs have: {overbooked:?}"
             );
             Ok(())
         })
@@ -72,16 +72,16 @@ fn setting((variable, default): (&str, u64)) -> Result<u64> {
     }
 }
 
-/// Nothing of the run is left on any card: once the plugins are back, each takes a pod of its size.
-fn every_card_is_free(env: &TestEnv) -> Result<()> {
+/// Nothing of the run is left on any GPU: once the plugins are back, each takes a pod of its size.
+fn every_gpu_is_free(env: &TestEnv) -> Result<()> {
     env.delete_all_pods()?;
     wait_for("the plugins to offer all units", Duration::from_secs(900), || {
-        let all = offered(env, GPU)?.values().sum::<u64>() == CARDS as u64 * CARD_UNITS;
+        let all = offered(env, GPU)?.values().sum::<u64>() == GPUS as u64 * GPU_UNITS;
         Ok((all && env.program_ready("gpushare-device-plugin")?).then_some(()))
     })?;
     let clock = Clock::now()?;
-    create_all(env, gpu_pods("whole", CARDS, CARD_UNITS))?;
+    create_all(env, gpu_pods("whole", GPUS, GPU_UNITS))?;
     let pods = all_running(env, START)?;
     env.figure("pod_to_process_ms_whole_cards_after_chaos", Delays::of(&clock, &pods)?.summary());
-    audit_exactly(env, CARDS)
+    audit_exactly(env, GPUS)
 }

@@ -32,18 +32,18 @@ impl Cause {
     }
 }
 
-/// What a device plugin says where a card that a pod was given has no room, or another pod that would have to be alone.
+/// What a device plugin says where a GPU that a pod was given has no room, or another pod that would have to be alone.
 const NO_ROOM: [[&str; 2]; 3] = [
-    ["units of card", "are free"],
-    ["claims card", "for itself (`exclusive`), where another pod"],
-    ["claims card", "which another pod has for itself"],
+    ["units of GPU", "are free"],
+    ["claims GPU", "for itself (`exclusive`), where another pod"],
+    ["claims GPU", "which another pod has for itself"],
 ];
 /// What it says where it cannot tell which pod is being admitted.
 const UNKNOWN: [&str; 2] =
     ["cannot tell which pod the kubelet is admitting: read pod", "may be the pod being admitted"];
 
 /// The cause of a failure; `None` where there may be none. `beside_forged` tells whether there are pods with forged
-/// claims, or were since the last rest: one that was deleted may hold a card for a while.
+/// claims, or were since the last rest: one that was deleted may hold a GPU for a while.
 pub(super) fn cause(
     cluster: &Cluster,
     pod: &Pod,

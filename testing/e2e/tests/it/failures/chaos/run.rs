@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
-use e2e::chaos::{CARD_UNITS, CARDS, Plan, Priority, Schedule, Step, Victim};
+use e2e::chaos::{GPU_UNITS, GPUS, Plan, Priority, Schedule, Step, Victim};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 use e2e::progress::line;
@@ -24,7 +24,7 @@ use super::tally::Tally;
 use super::untouched::Untouched;
 use super::watch::Watch;
 use crate::env::{NAMESPACE, TestEnv};
-use crate::support::card_audit::{CLAIM, audit_pods};
+use crate::support::gpu_audit::{CLAIM, audit_pods};
 use crate::support::pods::{gpu_containers, list, message, name, node, phase, runs};
 
 /// Within this the API server answers again after a kill, with the kubelet's pause before a restart, which is 5 minutes
@@ -81,7 +81,7 @@ impl<'run> Run<'run> {
             match step {
                 Step::Create(batch) => self.create(batch)?,
                 Step::Delete { pods, forced } => self.delete(pods, *forced)?,
-                Step::Edit { pod, card } => self.edit(*pod, *card)?,
+                Step::Edit { pod, gpu } => self.edit(*pod, *gpu)?,
                 Step::Kill(victim) => self.kill(*victim)?,
                 Step::Pause(pause) => sleep(*pause),
                 Step::Settle => {
@@ -156,12 +156,12 @@ impl<'run> Run<'run> {
     }
 
     /// Rewrites the claim of a pod that may be waiting, bound or running.
-    fn edit(&mut self, number: usize, card: usize) -> Result<()> {
+    fn edit(&mut self, number: usize, gpu: usize) -> Result<()> {
         let Some(member) = self.cast.get_mut(&number) else { return Ok(()) };
         (member.forged, member.was_forged) = (true, true);
         self.beside_forged = true;
         let pod = member.name();
-        let claim = claim_on(self.cluster, &member.plan, card);
+        let claim = claim_on(self.cluster, &member.plan, gpu);
         let edit = Patch::Merge(json!({"metadata": {"annotations": {CLAIM: claim}}}));
         insist("the API server to edit a claim", || {
             self.env.block_on::<_, Error>(async {
@@ -278,10 +278,10 @@ impl<'run> Run<'run> {
         Ok(())
     }
 
-    /// Replaces the pods whose claims are forged, waits until every pod runs or has no room, and compares all cards.
+    /// Replaces the pods whose claims are forged, waits until every pod runs or has no room, and compares all GPUs.
     ///
     /// What must hold: a pod waits only where no node has room for it by what processes hold, each process has the
-    /// cards of its claim and of the kubelet's record, no card is overbooked, and no pod that ran before was touched.
+    /// GPUs of its claim and of the kubelet's record, no GPU is overbooked, and no pod that ran before was touched.
     fn settle(&mut self) -> Result<()> {
         self.sweep()?;
         let forged: Vec<usize> = self.numbers(|member| member.forged);
@@ -336,21 +336,21 @@ impl<'run> Run<'run> {
         self.cast.values().find(|member| member.name() == name(pod))
     }
 
-    /// The free units of each node's cards, by the claims of the running pods.
+    /// The free units of each node's GPUs, by the claims of the running pods.
     fn room(&self, running: &[Pod]) -> Result<Vec<Vec<u64>>> {
         let mut used: BTreeMap<String, u64> = BTreeMap::new();
         for pod in running.iter().filter(|pod| !gpu_containers(pod).is_empty()) {
-            for (card, units) in crate::support::card_audit::charges(pod)? {
-                *used.entry(card).or_default() += units;
+            for (gpu, units) in crate::support::gpu_audit::charges(pod)? {
+                *used.entry(gpu).or_default() += units;
             }
         }
         let mut room: Vec<Vec<u64>> = Vec::new();
         for node in self.cluster.nodes() {
             let used_of_each =
-                node.cards().into_iter().map(|card| used.get(&card.uuid).copied().unwrap_or(0));
-            room.push(used_of_each.map(|used| CARD_UNITS.saturating_sub(used)).collect());
+                node.gpus().into_iter().map(|gpu| used.get(&gpu.uuid).copied().unwrap_or(0));
+            room.push(used_of_each.map(|used| GPU_UNITS.saturating_sub(used)).collect());
         }
-        ensure!(room.iter().map(Vec::len).sum::<usize>() == CARDS, "some cards are unknown");
+        ensure!(room.iter().map(Vec::len).sum::<usize>() == GPUS, "some GPUs are unknown");
         Ok(room)
     }
 }
@@ -360,8 +360,8 @@ fn insist<T>(what: &str, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     wait_for(what, ANSWER, || call().map(Some))
 }
 
-/// Whether the cards of some node have room for the pod: `room` has the free units of each card, by node.
+/// Whether the GPUs of some node have room for the pod: `room` has the free units of each GPU, by node.
 fn fits(plan: &Plan, room: &[Vec<u64>]) -> bool {
-    let each = plan.charge_of_each_card();
-    room.iter().any(|cards| cards.iter().filter(|free| **free >= each).count() as u64 >= plan.cards)
+    let each = plan.charge_of_each_gpu();
+    room.iter().any(|gpus| gpus.iter().filter(|free| **free >= each).count() as u64 >= plan.gpus)
 }

@@ -1,5 +1,5 @@
 //! Owns what is seen of the nodes during a run without the API: a thread that asks what all processes hold of the
-//! cards, those of deleted pods too; and the kubelets' logs, which tell when there was no device plugin.
+//! GPUs, those of deleted pods too; and the kubelets' logs, which tell when there was no device plugin.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -77,8 +77,8 @@ impl Watch {
     pub(super) fn start(cluster: &Cluster) -> Self {
         let held: Arc<Mutex<Held>> = Arc::default();
         let ends: Arc<AtomicBool> = Arc::default();
-        let cards: Vec<String> =
-            cluster.nodes().iter().flat_map(Node::cards).map(|card| card.uuid).collect();
+        let gpus: Vec<String> =
+            cluster.nodes().iter().flat_map(Node::gpus).map(|gpu| gpu.uuid).collect();
         let logs = cluster.nodes().iter().map(|node| node.log("kubelet")).collect();
         let shared = held.clone();
         let over = ends.clone();
@@ -90,7 +90,7 @@ impl Watch {
                 let mut held = lock(&shared);
                 if look % FIND == 0 {
                     // Nothing new where /proc cannot be listed; the next look lists it again.
-                    let _ = held.find(&cards);
+                    let _ = held.find(&gpus);
                 }
                 held.ask();
                 drop(held);
@@ -164,7 +164,7 @@ impl Watch {
         })
     }
 
-    /// Ends it. The most that each overbooked card was overbooked by.
+    /// Ends it. The most that each overbooked GPU was overbooked by.
     pub(super) fn end(&self) -> BTreeMap<String, u64> {
         self.ends.store(true, Ordering::Relaxed);
         overbooked(&lock(&self.held).spans)
@@ -199,7 +199,7 @@ impl Held {
     }
 
     /// Looks for new containers, by the environment of their processes.
-    fn find(&mut self, cards: &[String]) -> Result<()> {
+    fn find(&mut self, gpus: &[String]) -> Result<()> {
         for process in processes::all()? {
             let Some(started) = processes::started(process) else { continue };
             let Some(container) = control_group(process) else { continue };
@@ -207,18 +207,18 @@ impl Held {
             if known.is_some_and(|first| first <= started) {
                 continue;
             }
-            let Some((on, units)) = cards_of(process) else { continue };
-            if on.iter().all(|card| cards.contains(card)) {
+            let Some((on, units)) = gpus_of(process) else { continue };
+            if on.iter().all(|gpu| gpus.contains(gpu)) {
                 self.running.insert(container, (self.spans.len(), process));
-                self.spans.push(Span { cards: on, units, started, seen: started });
+                self.spans.push(Span { gpus: on, units, started, seen: started });
             }
         }
         Ok(())
     }
 }
 
-/// The cards of a process, and its container's units of all of them.
-fn cards_of(process: Pid) -> Option<(Vec<String>, u64)> {
+/// The GPUs of a process, and its container's units of all of them.
+fn gpus_of(process: Pid) -> Option<(Vec<String>, u64)> {
     let environment = processes::environ(process).ok()?;
     let first = environment.get("PLIMSOLL_GPU_UUID")?;
     let several = environment.get("PLIMSOLL_GPU_UUIDS").unwrap_or(first);

@@ -1,0 +1,83 @@
+//! Commands about GPUs: who holds them, what fits, which take pods.
+
+pub(crate) mod capacity;
+pub(crate) mod cordon;
+pub(crate) mod defragment;
+pub(crate) mod inspect;
+pub(crate) mod top;
+
+use std::io::Write;
+
+use anyhow::Result;
+use api::node::{Charge, Gpu};
+use api::state::Replica;
+use api::{explain::Basis, gpus::Closed};
+
+use crate::cluster_access::Cluster;
+use crate::format::printable;
+
+/// Whether a selector chooses a node of this name; without one all are chosen.
+fn chosen(selector: Option<&str>, cluster: &Cluster) -> Result<impl Fn(&str) -> bool> {
+    let names = selector.map(|selector| cluster.nodes_with(selector)).transpose()?;
+    Ok(move |name: &str| names.as_ref().is_none_or(|names| names.contains(name)))
+}
+
+/// A model without its maker.
+pub(crate) fn short_model(model: &str) -> &str {
+    model.strip_prefix("NVIDIA ").unwrap_or(model)
+}
+
+/// Why a GPU takes no pods; `None` if it takes some.
+fn out_of_use(gpu: &Gpu) -> Option<&'static str> {
+    if !gpu.healthy {
+        // The node reports no more than that.
+        return Some("unhealthy or cordoned");
+    }
+    gpu.closed.map(closed)
+}
+
+/// Why a GPU takes no new pods.
+pub(crate) fn closed(why: Closed) -> &'static str {
+    match why {
+        Closed::Isolation => "closed: isolation",
+        Closed::Cdi => "closed: no CDI device",
+        Closed::CdiFolder => "closed: CDI folder",
+        Closed::ComputeMode => "closed: compute mode",
+        Closed::Context => "closed: CUDA fails",
+        Closed::Dra => "closed: DRA driver",
+        Closed::Plugin => "closed: device plugin restarts",
+        Closed::Other => "closed",
+    }
+}
+
+/// The holder of a charge: `ml/train-1`.
+fn holder(charge: &Charge) -> String {
+    let name = match (charge.namespace.as_str(), charge.name.as_str()) {
+        ("", "") => "unmanaged".to_owned(),
+        ("", name) => name.to_owned(),
+        (namespace, name) => format!("{namespace}/{name}"),
+    };
+    match charge.basis {
+        Basis::UnknownPlace | Basis::UnprovenClaim => format!("{name} (GPU unknown)"),
+        Basis::Nominated => format!("{name} (kept for it)"),
+        Basis::Recorded | Basis::Chosen | Basis::Claimed | Basis::Unmanaged => name,
+    }
+}
+
+/// Says so where the replica that answers does not know everything.
+fn write_doubts(replica: &Replica, output: &mut dyn Write) -> Result<()> {
+    let name = printable(&replica.name);
+    if !replica.leads {
+        writeln!(
+            output,
+            "\nReplica {name} answers, which does not lead: it does not know the GPUs of pods that are being bound."
+        )?;
+    }
+    if !replica.complete {
+        writeln!(
+            output,
+            "\nReplica {name} has not listed all nodes and pods yet: GPUs may look emptier than they are."
+        )?;
+    }
+    Ok(())
+}

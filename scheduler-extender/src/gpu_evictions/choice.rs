@@ -1,0 +1,66 @@
+//! The node on which pods are evicted for a waiting GPU pod: the one whose victims are least important, then fewest.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cluster::Occupants;
+use placement::units::{NodeName, PodUid};
+
+use crate::victims::{Eviction, MAX_READ, NodeResult, VictimSearch};
+
+/// The time for reading nodes. Nothing waits for it but other waiting pods.
+const READ_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Nodes of which victims may be chosen for a pod, with their pods as read from the API server.
+pub(super) struct ReadNodes(Vec<(NodeName, Occupants)>);
+
+/// The nodes to read: those where evictions may help. Those that would need the fewest evictions (of any priority) come
+/// first, and those of `of_no_use` last.
+pub(super) fn rank(
+    search: &VictimSearch<'_>,
+    nodes: &[NodeName],
+    of_no_use: &BTreeSet<NodeName>,
+) -> Vec<NodeName> {
+    let snapshot = search.view.read();
+    let rule = snapshot.choice_rule();
+    let mut ranked = Vec::new();
+    for node in nodes {
+        let Some(gpus) = snapshot.gpus(node.as_str()) else { continue };
+        if let Some(fewest) = search.fewest(gpus, &rule) {
+            ranked.push((of_no_use.contains(node), fewest, node.clone()));
+        }
+    }
+    ranked.sort();
+    ranked.truncate(MAX_READ);
+    ranked.into_iter().map(|(.., node)| node).collect()
+}
+
+impl ReadNodes {
+    /// Reads these nodes. Leaves out those that cannot be read.
+    pub(super) async fn read(search: &VictimSearch<'_>, nodes: Vec<NodeName>) -> Self {
+        let read = search.read(&nodes, READ_TIMEOUT).await;
+        Self(nodes.into_iter().zip(read).filter_map(|(node, read)| Some((node, read?))).collect())
+    }
+
+    /// The cheapest eviction on one of these nodes, without the pods of `left_out`. `None` where no eviction helps, or
+    /// none is needed any more.
+    pub(super) fn cheapest_eviction(
+        &self,
+        search: &VictimSearch<'_>,
+        left_out: &BTreeSet<PodUid>,
+    ) -> Option<Eviction> {
+        let mut cheapest: Option<Eviction> = None;
+        for (node, occupants) in &self.0 {
+            match search.within_budgets(node, occupants, left_out) {
+                NodeResult::Fits => return None,
+                NodeResult::NoneHelps => {}
+                NodeResult::Eviction(found) => {
+                    if cheapest.as_ref().is_none_or(|known| found.cost < known.cost) {
+                        cheapest = Some(found);
+                    }
+                }
+            }
+        }
+        cheapest
+    }
+}
