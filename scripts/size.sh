@@ -8,10 +8,10 @@ product='^(scheduler-extender|annotator|node-exporter-plus|gpushare-device-plugi
 generated='^crates/kubelet-api/src/(podresources|v1beta1)\.rs$'
 
 # Lines of Rust files, whose names are read, without empty lines and comments. With `product` as the first argument
-# without tests too: a file of tests, and what follows `#[cfg(test)]` and is a module.
+# without tests too: what follows `#[cfg(test)]` and is a module.
 code_lines() {
     xargs awk -v part="$1" '
-        FNR == 1 { tests = part == "product" && FILENAME ~ /\/tests(\/|\.rs$)/; marked = 0 }
+        FNR == 1 { tests = 0; marked = 0 }
         tests { next }
         part == "product" && /^#\[cfg\(test\)\]/ { marked = 1; next }
         marked { marked = 0; if (/^mod [a-z_]+ \{/) { tests = 1; next } if (/^(pub\(crate\) )?mod /) next }
@@ -19,12 +19,23 @@ code_lines() {
         END { print lines + 0 }' | awk '{ sum += $1 } END { print sum }'
 }
 rust() { git ls-files -- '*.rs' | grep -vE "$generated"; }
-# The product's files, for scripts/shape.sh too.
-product_files() { rust | grep -E "$product"; }
+# The modules of the product that `#[cfg(test)]` declares, each as the path of its file without the ending.
+test_modules() {
+    rust | grep -E "$product" | xargs awk '
+        /^#\[cfg\(test\)\]/ { marked = 1; next }
+        marked && match($0, /mod [a-z_]+;/) {
+            folder = FILENAME
+            if (!sub(/(mod|lib|main)\.rs$/, "", folder)) sub(/\.rs$/, "/", folder)
+            print folder substr($0, RSTART + 4, RLENGTH - 5)
+        }
+        { marked = 0 }'
+}
+# The product's files without those of tests, for scripts/shape.sh too.
+product_files() { rust | grep -E "$product" | grep -vE "^($(test_modules | paste -sd '|'))(\.rs$|/)"; }
 if [ "${1:-}" = --files ]; then product_files; exit; fi
 all=$(rust | code_lines all)
 code=$(product_files | code_lines product)
-command=$(rust | grep '^cli/src/' | code_lines product)
+command=$(product_files | grep '^cli/src/' | code_lines product)
 rows() { grep -cE "$1" "$2"; }
 
 declare -A size=(
