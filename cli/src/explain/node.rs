@@ -127,7 +127,7 @@ fn reading(reading: &Reading) -> String {
     }
 }
 
-/// As `4 on each of 2 cards that no other pod is on, and 30% of their compute`.
+/// As `4 on each of 2 GPUs that no other pod is on, and 30% of their compute`.
 fn asked(gpus: &Gpus) -> String {
     let count = match gpus.count {
         1 => "one GPU".to_owned(),

@@ -56,7 +56,7 @@ pub(crate) fn defragment(flags: &Defragment, output: &mut dyn Write) -> Result<E
     Ok(exit)
 }
 
-/// `8 cards with 80 units each`.
+/// `8 GPUs with 80 units each`.
 fn words(shape: &Shape) -> String {
     match shape.gpus {
         1 => format!("a GPU with {} units", shape.units),
@@ -64,10 +64,10 @@ fn words(shape: &Shape) -> String {
     }
 }
 
-/// `card 0` or `cards 0,1`.
+/// `GPU 0` or `GPUs 0,1`.
 fn list(gpus: &[u32]) -> String {
     let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    let word = if gpus.len() == 1 { "card" } else { "cards" };
+    let word = if gpus.len() == 1 { "GPU" } else { "GPUs" };
     format!("{word} {}", numbers.join(","))
 }
 

@@ -151,7 +151,7 @@ fn summary(gpus: &AllGpus) -> String {
     let closed: u64 = out.iter().map(|gpu| u64::from(gpu.free)).sum();
     let sizes = sizes(&all);
     let held = (units - free.min(units)) as f64 * 100.0 / units.max(1) as f64;
-    let mut text = format!("Total: {}, {units} units, {held:.0}% held", count(all.len(), "card"));
+    let mut text = format!("Total: {}, {units} units, {held:.0}% held", count(all.len(), "GPU"));
     if let Some((used, memory)) = measured(&all) {
         text += &format!(", {:.0}% of the memory used", used as f64 * 100.0 / memory.max(1) as f64);
     }

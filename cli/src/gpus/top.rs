@@ -211,7 +211,7 @@ fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<()> {
     holders.retain(|it| is_chosen(&it.node));
     let name = |it: &Holder| format!("pod/{}", it.name);
     let heading = ["NAMESPACE", "POD", "UNITS", "COMPUTE", "NODE", "GPUS"];
-    let none = format!("No pod holds units of cards{}.", scope(namespace.as_deref()));
+    let none = format!("No pod holds units of GPUs{}.", scope(namespace.as_deref()));
     let items = Items { time: gpus.time, replica: gpus.replica, items: holders };
     items.write(flags, name, &heading, holder_row, &none, output)
 }

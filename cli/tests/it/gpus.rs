@@ -40,7 +40,7 @@ fn one_node_is_asked_for_by_name() {
 fn json_and_yaml_are_the_extenders_answer() {
     assert_eq!(parsed(&world().run(&["gpus", "-o", "json"]).success()), parsed(GPUS));
     let yaml = world().run(&["gpus", "-o", "yaml"]).success();
-    assert!(yaml.starts_with("nodes:\n- GPUs:\n"), "{yaml}");
+    assert!(yaml.starts_with("nodes:\n- cards:\n"), "{yaml}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn shells_and_kubectl_complete() {
     }
     assert!(run(["completion", "kubectl"]).success().contains("exec plimsoll __complete"));
     let complete = |words: &[&str]| run([&["__complete"], words].concat()).success();
-    assert_eq!(complete(&["top", ""]), "nodes\npods\ncards\n:4\n");
+    assert_eq!(complete(&["top", ""]), "nodes\npods\ngpus\n:4\n");
     assert_eq!(complete(&["gpus", "-o", "y"]), "yaml\n:4\n");
     assert_eq!(complete(&["pol"]), "policy\n:4\n");
     assert!(complete(&["why", "--no"]).starts_with("--node\n"));

@@ -180,10 +180,10 @@ impl Claim {
     ///
     /// ```
     /// use api::claim::{Claim, Share};
-    /// use placement::units::{CardId, Units};
+    /// use placement::units::{GpuId, Units};
     ///
     /// let claim = Claim::from_json(r#"{"main":{"GPU-7f2a":3}}"#, 1)?;
-    /// assert_eq!(claim.containers["main"][&CardId::from("GPU-7f2a")], Share::Units(Units(3)));
+    /// assert_eq!(claim.containers["main"][&GpuId::from("GPU-7f2a")], Share::Units(Units(3)));
     /// assert_eq!(claim.to_json(), r#"{"main":{"GPU-7f2a":3}}"#);
     /// // A container that is named twice makes the text no claim.
     /// assert!(Claim::from_json(r#"{"main":{"GPU-7f2a":3},"main":{"GPU-0b11":1}}"#, 1).is_err());

@@ -16,8 +16,8 @@ pub const MAX_GPUS: usize = 1024;
 /// # Examples
 ///
 /// ```
-/// let GPUs = api::cordoned::parse("GPU-b, GPU-a,");
-/// assert_eq!(api::cordoned::text(&cards).as_deref(), Some("GPU-a,GPU-b"));
+/// let gpus = api::cordoned::parse("GPU-b, GPU-a,");
+/// assert_eq!(api::cordoned::text(&gpus).as_deref(), Some("GPU-a,GPU-b"));
 /// assert_eq!(api::cordoned::text(&api::cordoned::parse(" ")), None);
 /// ```
 #[must_use]

@@ -5,14 +5,14 @@
 //! # Examples
 //!
 //! ```
-//! use api::GPUs::GPUs;
+//! use api::gpus::Gpus;
 //!
 //! let text = r#"[{"uuid":"GPU-7f2a","index":0,"model":"NVIDIA A10","memoryMiB":24576,"units":24,
 //!                 "healthy":true,"pods":{"0f6c3a1e":4}}]"#;
-//! let GPUs = GPUs::from_json(text)?;
-//! assert_eq!(cards.0[0].units.0, 24);
-//! assert_eq!(GPUs::from_json(&cards.to_json())?, GPUs);
-//! # Ok::<(), api::GPUs::CardsError>(())
+//! let gpus = Gpus::from_json(text)?;
+//! assert_eq!(gpus.0[0].units.0, 24);
+//! assert_eq!(Gpus::from_json(&gpus.to_json())?, gpus);
+//! # Ok::<(), api::gpus::GpusError>(())
 //! ```
 
 use std::collections::BTreeMap;

@@ -21,7 +21,7 @@ use crate::meta::Annotations;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// Longer than any that Bind writes for this pod, or not JSON of the schema.
-    #[error("the claim is not `{{\"<container>\": {{\"<card UUID>\": <units>}}}}`: {0}")]
+    #[error("the claim is not `{{\"<container>\": {{\"<GPU UUID>\": <units>}}}}`: {0}")]
     Unreadable(JsonError),
     /// Not what Bind would write for this pod.
     #[error(transparent)]

@@ -172,19 +172,19 @@ impl fmt::Display for Xid {
 /// # Examples
 ///
 /// ```
-/// use nvml::{Card, Error, Probe, Scripted, Status};
+/// use nvml::{Gpu, Error, Probe, Scripted, Status};
 ///
 /// // On a node: nvml::Library::open(nvml::DEFAULT_LIBRARY.as_ref())?
-/// let probe = Scripted::new(vec![GPU {
+/// let probe = Scripted::new(vec![Gpu {
 ///     uuid: "GPU-a".to_owned(),
 ///     memory_mib: Some(16 * 1024),
-///     ..Card::default()
+///     ..Gpu::default()
 /// }]);
 /// probe.set_status("GPU-a", Status { used_mib: Some(512), ..Status::default() });
 ///
-/// for GPU in probe.cards()? {
-///     let status = probe.status(&card.uuid)?;
-///     assert_eq!((card.memory_mib, status.used_mib), (Some(16384), Some(512)));
+/// for gpu in probe.gpus()? {
+///     let status = probe.status(&gpu.uuid)?;
+///     assert_eq!((gpu.memory_mib, status.used_mib), (Some(16384), Some(512)));
 ///     assert_eq!(status.temperature, None, "unknown, not 0");
 /// }
 /// probe.set_lost("GPU-a", true);

@@ -25,11 +25,11 @@ const LONGEST_SLOT: usize = 11;
 /// # Examples
 ///
 /// ```
-/// use gpushare_device_plugin::GPUs::ids::{DeviceId, prefixes};
-/// use placement::units::CardId;
+/// use gpushare_device_plugin::gpus::ids::{DeviceId, prefixes};
+/// use placement::units::GpuId;
 ///
-/// let GPUs = [CardId::from("GPU-a1b2c3d4-0001"), CardId::from("GPU-ffee0011-0002")];
-/// let prefixes = prefixes(&cards);
+/// let gpus = [GpuId::from("GPU-a1b2c3d4-0001"), GpuId::from("GPU-ffee0011-0002")];
+/// let prefixes = prefixes(&gpus);
 /// let id = DeviceId::new(&prefixes[0], 7);
 /// assert_eq!(id.to_string(), "a1b2c3d4-7");
 /// assert_eq!("a1b2c3d4-7".parse(), Ok(id));
@@ -70,7 +70,7 @@ pub type Ids = BTreeSet<DeviceId>;
 
 /// A text that is not a device id of this plugin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a device id of this plugin (`<card>-<slot>`)")]
+#[error("`{0}` is not a device id of this plugin (`<GPU>-<slot>`)")]
 pub struct ForeignId(pub String);
 
 impl FromStr for DeviceId {

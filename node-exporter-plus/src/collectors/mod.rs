@@ -166,7 +166,7 @@ pub static KINDS: &[&Kind] = &[
     &gpu::GPU_HEALTHY,
 ];
 
-/// All collectors but the cards', which needs the probe's reports.
+/// All collectors but the GPUs', which needs the probe's reports.
 #[must_use]
 pub fn all(roots: &Roots, interval: Interval) -> Vec<Box<dyn Collector>> {
     vec![

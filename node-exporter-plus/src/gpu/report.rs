@@ -12,12 +12,12 @@ use std::fmt;
 ///
 /// # Examples
 /// ```
-/// use node_exporter_plus::gpu::CardReport;
+/// use node_exporter_plus::gpu::GpuReport;
 ///
-/// let GPU = CardReport::parse("0 GPU-8f 37 512 23028 41 -").unwrap();
-/// assert_eq!((card.index, card.uuid.as_str()), (0, "GPU-8f"));
-/// assert_eq!(card.reading.unwrap().usage, Some(37));
-/// assert_eq!(card.to_string(), "0 GPU-8f 37 512 23028 41 -");
+/// let gpu = GpuReport::parse("0 GPU-8f 37 512 23028 41 -").unwrap();
+/// assert_eq!((gpu.index, gpu.uuid.as_str()), (0, "GPU-8f"));
+/// assert_eq!(gpu.reading.unwrap().usage, Some(37));
+/// assert_eq!(gpu.to_string(), "0 GPU-8f 37 512 23028 41 -");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuReport {

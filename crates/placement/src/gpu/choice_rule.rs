@@ -26,7 +26,7 @@ impl ChoiceRule {
     /// Best fit for all pods that do not name another strategy.
     pub const BEST_FIT: Self = Self { strategy: Strategy::Pack, measure: None };
 
-    /// The measure for pods without GPUs, whose CPU can make cards useless; `None` if fragmentation does not count.
+    /// The measure for pods without GPUs, whose CPU can make GPUs useless; `None` if fragmentation does not count.
     pub fn for_plain_pods(&self) -> Option<&Measure> {
         if self.strategy != Strategy::LeastFragmentation {
             return None;

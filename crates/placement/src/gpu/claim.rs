@@ -14,15 +14,15 @@ use crate::units::{GpuId, Units};
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{CardShare, Claim, GpuRequest};
-/// use placement::units::{CardId, Units};
+/// use placement::gpu::{GpuShare, Claim, GpuRequest};
+/// use placement::units::{GpuId, Units};
 ///
 /// let request = GpuRequest::single("main", Units(3)).ok_or("asks for nothing")?;
-/// let claim = Claim::on_card(&request, &CardId::from("GPU-7f2a"));
+/// let claim = Claim::on_gpu(&request, &GpuId::from("GPU-7f2a"));
 /// assert_eq!(claim.units_of("main"), Some(Units(3)));
 /// // As read back from an annotation: only what Bind would have written is a claim.
 /// let read = |units| {
-///     let share = CardShare::of(units);
+///     let share = GpuShare::of(units);
 ///     Claim::checked(&request, &[("main".to_owned(), [("GPU-7f2a".into(), share)].into())].into())
 /// };
 /// assert_eq!(read(Units(3)), Ok(claim));

@@ -20,10 +20,10 @@ use crate::units::{Cores, GpuId, PodUid, Units};
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{Card, CardIsolation, ChoiceRule, GpuRequest, NodeLedger};
+/// use placement::gpu::{Gpu, GpuIsolation, ChoiceRule, GpuRequest, NodeLedger};
 /// use placement::units::{MiB, PodUid, Units};
 ///
-/// let GPU = |index| GPU {
+/// let gpu = |index| Gpu {
 ///     uuid: format!("GPU-{index}").into(),
 ///     index,
 ///     model: "NVIDIA A10".into(),
@@ -32,21 +32,21 @@ use crate::units::{Cores, GpuId, PodUid, Units};
 ///     numa_node: None,
 ///     healthy: true,
 ///     closed: None,
-///     isolation: CardIsolation::default(),
+///     isolation: GpuIsolation::default(),
 ///     outside_mps: Vec::new(),
 ///     pods: [].into(),
 /// };
 /// let mut ledger = NodeLedger::default();
-/// ledger.set_cards(vec![card(0), card(1)]);
+/// ledger.set_gpus(vec![gpu(0), gpu(1)]);
 /// let request = GpuRequest::single("main", Units(20)).ok_or("asks for nothing")?;
 /// let pod = PodUid::from("0f6c3a1e");
 /// let rule = ChoiceRule::default();
 /// let reserved = ledger.reserve(&pod, &request, &rule).map_err(|error| error.to_string())?;
-/// assert_eq!(reserved.choice.cards[0].index, 0);
-/// assert_eq!(ledger.read().accounts()[0].card.free, Units(4));
+/// assert_eq!(reserved.choice.gpus[0].index, 0);
+/// assert_eq!(ledger.read().accounts()[0].gpu.free, Units(4));
 /// // The API server refused the binding.
 /// ledger.cancel(&pod);
-/// assert_eq!(ledger.read().accounts()[0].card.free, Units(24));
+/// assert_eq!(ledger.read().accounts()[0].gpu.free, Units(24));
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug, Clone, Default)]

@@ -92,7 +92,7 @@ pub enum RequestError {
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{CardUse, ContainerRequest, ContainerKind, GpuRequest};
+/// use placement::gpu::{GpuUse, ContainerRequest, ContainerKind, GpuRequest};
 /// use placement::units::Units;
 ///
 /// let ask = |name: &str, kind, position, units| ContainerRequest {
@@ -100,7 +100,7 @@ pub enum RequestError {
 ///     kind,
 ///     position,
 ///     units: Units(units),
-///     card_use: CardUse::default(),
+///     gpu_use: GpuUse::default(),
 /// };
 /// let request = GpuRequest::new([
 ///     ask("main", ContainerKind::App, 0, 2),
@@ -110,9 +110,9 @@ pub enum RequestError {
 /// // `load` has ended when `main` and `log` take its units over.
 /// assert_eq!(request.map(|request| request.peak()), Some(Units(4)));
 ///
-/// let card_use = CardUse { GPUs: 2, ..CardUse::default() };
-/// let two_cards = GpuRequest::new([ContainerRequest { card_use, ..ask("main", ContainerKind::App, 0, 6) }])?;
-/// let shares = two_cards.map(|request| request.shares().to_vec()).unwrap_or_default();
+/// let gpu_use = GpuUse { gpus: 2, ..GpuUse::default() };
+/// let two_gpus = GpuRequest::new([ContainerRequest { gpu_use, ..ask("main", ContainerKind::App, 0, 6) }])?;
+/// let shares = two_gpus.map(|request| request.shares().to_vec()).unwrap_or_default();
 /// assert_eq!(shares.iter().map(|share| share.units.0).collect::<Vec<_>>(), [3, 3]);
 /// # Ok::<(), placement::gpu::RequestError>(())
 /// ```

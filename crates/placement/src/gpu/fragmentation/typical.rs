@@ -16,13 +16,13 @@ const HALF_LIFE: f64 = 8_192.0;
 ///
 /// ```
 /// use placement::gpu::Patterns;
-/// use placement::gpu::fragmentation::{CardPart, PodShape, TypicalPods};
+/// use placement::gpu::fragmentation::{GpuPart, PodShape, TypicalPods};
 /// use placement::units::Units;
 ///
 /// let mut typical = TypicalPods::default();
-/// let half = PodShape { cpu: 4000, GPUs: 1, part: CardPart::Units(Units(8)), models: Patterns::default() };
+/// let half = PodShape { cpu: 4000, gpus: 1, part: GpuPart::Units(Units(8)), models: Patterns::default() };
 /// typical.observe(&half);
-/// typical.observe(&PodShape { part: CardPart::Whole, ..half.clone() });
+/// typical.observe(&PodShape { part: GpuPart::Whole, ..half.clone() });
 /// typical.observe(&half);
 /// let share = typical.shares().into_iter().find(|(shape, _)| **shape == half).map(|(_, share)| share);
 /// assert!(share.is_some_and(|share| (share - 2.0 / 3.0).abs() < 1e-3));
