@@ -12,8 +12,6 @@ mod gpu_pods;
 mod in_flight;
 mod load;
 mod measure;
-#[cfg(test)]
-mod model;
 mod nodes;
 mod nominations;
 mod pod_record;
