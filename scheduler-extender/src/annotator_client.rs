@@ -100,7 +100,7 @@ pub(crate) struct Question<'q> {
 }
 
 /// An answer.
-pub(crate) enum Answer<T> {
+pub(crate) enum Reply<T> {
     /// The known one is still right.
     Unchanged,
     New {
@@ -173,7 +173,7 @@ impl AnnotatorClient {
         &mut self,
         question: Question<'_>,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Answer<T>, ReadError> {
+    ) -> Result<Reply<T>, ReadError> {
         let outcome = self.ask_each(&question, parse).await;
         let annotator = &self.host;
         match (&outcome, self.failing) {
@@ -191,7 +191,7 @@ impl AnnotatorClient {
         &mut self,
         question: &Question<'_>,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Answer<T>, ReadError> {
+    ) -> Result<Reply<T>, ReadError> {
         let mut outcome = Err(ReadError::NoAddress);
         for address in self.addresses().await? {
             outcome = self.ask(address, question, &parse).await;
@@ -222,7 +222,7 @@ impl AnnotatorClient {
         address: SocketAddr,
         question: &Question<'_>,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Answer<T>, ReadError> {
+    ) -> Result<Reply<T>, ReadError> {
         let url = format!("http://{address}{}", question.path);
         let mut request = self.client.get(url).header(HOST, &self.host);
         if let Some(tag) = question.tag {
@@ -230,7 +230,7 @@ impl AnnotatorClient {
         }
         let answer = request.send().await.map_err(AnswerError::from)?;
         match answer.status() {
-            StatusCode::NOT_MODIFIED => return Ok(Answer::Unchanged),
+            StatusCode::NOT_MODIFIED => return Ok(Reply::Unchanged),
             StatusCode::OK => {}
             StatusCode::SERVICE_UNAVAILABLE => return Err(ReadError::Standby),
             other => return Err(ReadError::Status(other.as_u16())),
@@ -239,7 +239,7 @@ impl AnnotatorClient {
         let body = http_client::body(answer, question.limit).await?;
         let text = str::from_utf8(&body).map_err(|_| ReadError::NoText)?;
         let content = parse(text).map_err(ReadError::Content)?;
-        Ok(Answer::New { content, tag })
+        Ok(Reply::New { content, tag })
     }
 }
 

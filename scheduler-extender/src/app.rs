@@ -118,7 +118,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     context.follow("policy", file, pause_before_read, on_change);
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
-    health::publish(context, &metrics, &view, &replicas);
+    health::publish(context, &metrics.calls, &metrics.tls, &view, &replicas);
     let binder = Binder::new(BinderParams {
         client: bind_client,
         names: Arc::clone(&names),
@@ -358,11 +358,11 @@ fn spawn_annotator_readers(
     clock: &Clock,
 ) -> anyhow::Result<()> {
     if let Some(url) = &args.learned_use_url {
-        let uses = learned_use::Reader::new(url).context("--learned-use-url")?;
+        let uses = learned_use::UseReader::new(url).context("--learned-use-url")?;
         let following = uses.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
         context.spawn("learned-use", following);
-        let readings =
-            readings_channel::Reader::new(url, metrics.clone()).context("--learned-use-url")?;
+        let readings = readings_channel::ReadingsReader::new(url, metrics.clone())
+            .context("--learned-use-url")?;
         let following = readings.follow(Arc::clone(view), Arc::clone(clock), context.shutdown());
         context.spawn("readings", following);
     }

@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::names::Names;
 use tokio::sync::watch;
 
+use crate::Clock;
 use crate::binder::Binder;
 use crate::decisions::{
     DecidedPod, Decision, DecisionLog, Evaluator, NominatedPods, RatingCache, WaitingPods,
@@ -23,9 +24,6 @@ use crate::report::StateReport;
 use crate::shadow::Shadow;
 use crate::view::{Current, NodeNames, PodEstimates, View};
 use crate::wire::WireError;
-
-/// Returns the current time. Tests use a fixed one.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// The state that Filter, Prioritize, Preempt and explain read. They answer from memory.
 pub struct Decider {

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use daemon::tls::TlsMetrics;
 use daemon::{Context, Status, few};
 use jiff::Timestamp;
 use placement::gpu::Closed;
 use placement::load::{Evaluation, PodToPlace, ReadingStatus};
 
-use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::view::{Index, Snapshot, View};
 
@@ -125,15 +125,15 @@ impl Calls {
 /// Publishes what is known.
 pub(crate) fn publish(
     context: &Context,
-    metrics: &Metrics,
+    calls: &Arc<Calls>,
+    tls: &TlsMetrics,
     view: &Arc<View>,
     replicas: &Arc<Replicas>,
 ) {
     let health = context.health();
-    let (of_metrics, lease) = (metrics.clone(), Arc::clone(replicas));
+    let (calls, tls, lease) = (Arc::clone(calls), tls.clone(), Arc::clone(replicas));
     health.look("requests", move || {
-        let failures = of_metrics.tls.failed_handshakes();
-        of_metrics.calls.status(failures, Timestamp::now().as_second())
+        calls.status(tls.failed_handshakes(), Timestamp::now().as_second())
     });
     let of_view = Arc::clone(view);
     health.look("leader", move || leader(&lease.described(of_view.is_complete())));

@@ -10,7 +10,7 @@ use axum::http::HeaderValue;
 use jiff::Timestamp;
 
 use crate::Clock;
-use crate::annotator_client::{AnnotatorClient, Answer, Question, RETRY, Reads, Url};
+use crate::annotator_client::{AnnotatorClient, Question, RETRY, Reads, Reply, Url};
 use crate::http_client::SetupError;
 use crate::view::{ByWorkload, View};
 
@@ -20,13 +20,13 @@ const PERIOD: Duration = Duration::from_secs(30);
 const PATH: &str = "/v1/workloads";
 
 /// Reads the annotator's answers.
-pub(crate) struct Reader {
+pub(crate) struct UseReader {
     annotator: AnnotatorClient,
     /// The ETag of the last good answer.
     tag: Option<HeaderValue>,
 }
 
-impl Reader {
+impl UseReader {
     /// A reader of the annotator at `url`.
     ///
     /// # Errors
@@ -39,17 +39,17 @@ impl Reader {
     }
 }
 
-impl Reads for Reader {
+impl Reads for UseReader {
     async fn read(&mut self, view: &View, clock: &Clock) -> Duration {
         let question = Question { path: PATH, tag: self.tag.as_ref(), limit: MAX_TEXT };
         let read = self.annotator.read(question, |text| parse(text, clock())).await;
         match read {
-            Ok(Answer::New { content, tag }) => {
+            Ok(Reply::New { content, tag }) => {
                 self.tag = tag;
                 view.change_learned(|learned| learned.set(content, clock()));
                 PERIOD
             }
-            Ok(Answer::Unchanged) => {
+            Ok(Reply::Unchanged) => {
                 view.change_learned(|learned| learned.confirm(clock()));
                 PERIOD
             }

@@ -41,6 +41,13 @@ mod victims;
 pub mod view;
 pub mod wire;
 
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
 pub use args::Args;
-pub use extender::{Clock, Decided, Decider, Extender, PlacedRequest};
+pub use extender::{Decided, Decider, Extender, PlacedRequest};
 pub use host_names::HostNames;
+
+/// Returns the current time. Tests use a fixed one.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

@@ -129,11 +129,11 @@ impl NamesJson<'_> {
 
     /// The name at a position, quotes included.
     pub fn get(&self, position: usize) -> &[u8] {
-        self.range(position, position + 1)
+        self.between(position, position + 1)
     }
 
     /// The names at positions `from..to`, with the commas between them. Empty for an empty range.
-    pub fn range(&self, from: usize, to: usize) -> &[u8] {
+    pub fn between(&self, from: usize, to: usize) -> &[u8] {
         if from >= to {
             return &[];
         }

@@ -30,14 +30,16 @@ pub fn explain(
     let verdicts = evaluator.verdicts();
     let scores = evaluator.gpu_scores();
     let costs = evaluator.costs_to_gpus();
-    let nodes = shown.into_iter().map(|at| {
+    let mut nodes = Vec::new();
+    for at in shown {
         let by_gpus = match &scores {
             Some(scores) => ByGpus::Score(scores[at]),
             None => ByGpus::Cost(costs.as_ref().map_or(Cost(0), |costs| costs[at])),
         };
         let passes_over_limit = verdicts.over_limits.contains(&at);
-        this.node(at, ByLoad { verdict: verdicts.each[at], passes_over_limit }, by_gpus)
-    });
+        let by_load = ByLoad { verdict: verdicts.each[at], passes_over_limit };
+        nodes.push(this.node(at, by_load, by_gpus));
+    }
     let pod = &decision.pod;
     out::Explanation {
         pod: out::Pod {
@@ -51,7 +53,7 @@ pub fn explain(
         estimate: pod.estimates.in_force.as_ref().map(estimate),
         fault: decision.fault.as_ref().map(ToString::to_string),
         ignored: pod.declared.faults.clone(),
-        nodes: nodes.collect(),
+        nodes,
     }
 }
 

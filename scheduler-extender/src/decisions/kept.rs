@@ -25,7 +25,7 @@ const CONTAINER: usize = 128;
 pub(super) struct KeptDecision {
     /// The decision, between no nodes.
     decision: Decision,
-    nodes: NodeSet,
+    nodes: KeptNodes,
     /// The decision in short, once it was asked for: before the pod's node was known, and after.
     summaries: [OnceLock<Box<Decided>>; 2],
 }
@@ -35,7 +35,7 @@ impl KeptDecision {
     pub(super) fn new(decision: &Decision) -> Self {
         Self {
             decision: decision.between(CandidateNodes::default()),
-            nodes: NodeSet::new(decision.nodes()),
+            nodes: KeptNodes::new(decision.nodes()),
             summaries: Default::default(),
         }
     }
@@ -76,14 +76,14 @@ impl KeptDecision {
 
 /// Nodes without their order.
 #[derive(Debug)]
-struct NodeSet {
+struct KeptNodes {
     /// A bit for each place.
     places: Box<[u64]>,
     /// The names of nodes without a place.
     unknown: Box<[NodeName]>,
 }
 
-impl NodeSet {
+impl KeptNodes {
     fn new(nodes: &CandidateNodes) -> Self {
         let mut places = Vec::new();
         for place in nodes.places().iter().flatten() {

@@ -114,17 +114,21 @@ impl DecisionLog {
 
     fn newest(&self, which: Which) -> Vec<Arc<KeptDecision>> {
         let records = self.records();
-        let newest = records.table.iter().rev().map(|(_, decision)| decision);
-        match which {
-            Which::Newest(most) => newest.take(most).cloned().collect(),
-            Which::Waiting(now) => newest
-                .filter(|decision| {
+        let mut newest = Vec::new();
+        for (_, decision) in records.table.iter().rev() {
+            let is_asked_for = match which {
+                Which::Newest(most) if newest.len() == most => break,
+                Which::Newest(_) => true,
+                Which::Waiting(now) => {
                     let age = now.duration_since(decision.time()).abs();
                     decision.pod().waits() && age < WAITS_FOR
-                })
-                .cloned()
-                .collect(),
+                }
+            };
+            if is_asked_for {
+                newest.push(Arc::clone(decision));
+            }
         }
+        newest
     }
 
     /// The last decision about the pod of this name; of several such pods, about the newest.

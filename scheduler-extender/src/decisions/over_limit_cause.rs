@@ -89,8 +89,8 @@ impl Evaluator<'_> {
     /// Whether another node, which takes pods without a toleration, is below its limits by what is measured.
     fn is_room_elsewhere(&self) -> bool {
         let snapshot = self.decision.snapshot();
-        let places = self.decision.nodes().places().iter().flatten();
-        let asked: HashSet<usize> = places.map(|place| place.index()).collect();
+        let asked: HashSet<usize> =
+            self.decision.nodes().places().iter().flatten().map(|place| place.index()).collect();
         snapshot.names().places().iter().any(|place| {
             let Some(load) = &snapshot.at(*place).load else { return false };
             if load.repels_pods || asked.contains(&place.index()) {

@@ -2,7 +2,7 @@
 //! between two of them. What it buys: bench/RESULTS.md.
 //!
 //! Invariant: a kept rating is used only for the same value of a node's GPUs, by its version, and not for a pod for
-//! which GPUs of the node are set aside. So it is what [`NodeGpus::rate`](placement::gpu::NodeCards::rate) returns.
+//! which GPUs of the node are set aside. So it is what [`NodeGpus::rate`](placement::gpu::NodeGpus::rate) returns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -89,7 +89,7 @@ impl RatingCache {
         self.lock().iter().any(|rated| rated.is(request, rule))
     }
 
-    /// The results of [`NodeGpus::rate`](placement::gpu::NodeCards::rate) for a pod with that request and the nodes at
+    /// The results of [`NodeGpus::rate`](placement::gpu::NodeGpus::rate) for a pod with that request and the nodes at
     /// these places; `None` for a node without GPUs or without a place.
     pub fn rate(
         &self,

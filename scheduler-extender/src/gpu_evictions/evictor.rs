@@ -185,8 +185,9 @@ impl Evictor {
         evicted: &mut Evicted,
     ) -> RoundOutcome {
         let Victims { node, gpus, pods } = victims;
-        let controllers = pods.iter().filter_map(|victim| victim.controller.clone());
-        evicted.moved.extend(controllers.map(|controller| (controller, Instant::now())));
+        for controller in pods.iter().filter_map(|victim| victim.controller.clone()) {
+            evicted.moved.insert(controller, Instant::now());
+        }
         self.view.change(|index| index.keep(uid, &node, gpus.clone()));
         waiting.kept = Some(KeptGpus::new(node.clone(), gpus));
         let mut gone = 0;

@@ -17,7 +17,7 @@ use crate::tables::Table;
 use crate::view::Snapshot;
 
 /// The pods that others were moved for.
-pub(crate) struct MovedFor(SharedTable<Beneficiary, Attempt>);
+pub(crate) struct MovedFor(SharedTable<Beneficiary, Moved>);
 
 /// A pod, or all of its workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -27,7 +27,7 @@ enum Beneficiary {
 }
 
 /// When others were moved.
-struct Attempt {
+struct Moved {
     pod: PodUid,
     circumstances: Circumstances,
 }
@@ -51,8 +51,8 @@ impl Default for MovedFor {
 impl MovedFor {
     /// Others are moved for the pod.
     pub(super) fn record(&mut self, pod: &Pod, circumstances: Circumstances) {
-        let attempt = Attempt { pod: pod.uid(), circumstances };
-        self.0.insert(pod.namespace(), Beneficiary::of(pod), attempt);
+        let moved = Moved { pod: pod.uid(), circumstances };
+        self.0.insert(pod.namespace(), Beneficiary::of(pod), moved);
     }
 
     /// The pod was bound: moves do help it.
@@ -62,8 +62,8 @@ impl MovedFor {
 
     /// The pod that others were moved for under the same circumstances.
     pub(super) fn same(&self, pod: &Pod, now: &Circumstances) -> Option<&PodUid> {
-        let attempt = self.0.get(&Beneficiary::of(pod))?;
-        attempt.circumstances.are(now).then_some(&attempt.pod)
+        let moved = self.0.get(&Beneficiary::of(pod))?;
+        moved.circumstances.are(now).then_some(&moved.pod)
     }
 }
 

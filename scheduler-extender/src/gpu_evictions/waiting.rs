@@ -99,6 +99,11 @@ impl PodWithoutGpu {
         (self.nodes.is_empty() && !self.is_seen_waiting) || self.reported.elapsed() > REPORT_MAX_AGE
     }
 
+    /// Of due pods, the greatest has the next round.
+    fn rank(&self) -> (i32, Reverse<Instant>) {
+        (self.priority, Reverse(self.due))
+    }
+
     /// Sets its next round after the pause, and doubles the pause.
     pub(super) fn set_next_round(&mut self) {
         self.due = Instant::now() + self.pause;
@@ -178,8 +183,8 @@ impl PodsWithoutGpu {
     fn makes_room_for(&mut self, report: &Report) -> bool {
         let namespace = report.pod.namespace.as_str();
         let Some(loses) = self.pods.gives_way_to(namespace) else { return true };
-        let without_gpus = self.pods.of(loses).filter(|(_, pod)| pod.kept.is_none());
-        let least = without_gpus.min_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)));
+        let least =
+            self.pods.of(loses).filter(|(_, it)| it.kept.is_none()).min_by_key(|(_, it)| it.rank());
         let Some((uid, pod)) = least else { return false };
         if **loses == *namespace && pod.priority >= report.priority {
             return false;
@@ -210,8 +215,11 @@ impl PodsWithoutGpu {
     pub(super) fn due(&mut self) -> Option<(PodUid, &mut PodWithoutGpu)> {
         let now = Instant::now();
         let first = self.pods.in_turn().find_map(|namespace| {
-            let due = self.pods.of(namespace).filter(|(_, pod)| pod.due <= now);
-            let (uid, _) = due.max_by_key(|(_, pod)| (pod.priority, Reverse(pod.due)))?;
+            let (uid, _) = self
+                .pods
+                .of(namespace)
+                .filter(|(_, it)| it.due <= now)
+                .max_by_key(|(_, it)| it.rank())?;
             Some((Arc::clone(namespace), uid.clone()))
         });
         let (namespace, uid) = first?;

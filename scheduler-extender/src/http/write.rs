@@ -68,12 +68,12 @@ impl<'a> Rejections<'a> {
     pub fn answer(&self, names: &NamesJson<'_>) -> Vec<u8> {
         let reasons: usize =
             self.causes.iter().map(|cause| cause.nodes as usize * (cause.json.len() + 2)).sum();
-        let mut json = Vec::with_capacity(names.range(0, names.len()).len() + reasons + 128);
+        let mut json = Vec::with_capacity(names.between(0, names.len()).len() + reasons + 128);
         json.extend_from_slice(br#"{"NodeNames":["#);
         let begin = json.len();
         let mut from = 0;
         for position in self.nodes.iter().map(|(position, _)| *position).chain([names.len()]) {
-            let passed = names.range(from, position);
+            let passed = names.between(from, position);
             if json.len() > begin && !passed.is_empty() {
                 json.push(b',');
             }
@@ -98,7 +98,7 @@ impl<'a> Rejections<'a> {
 pub(super) fn priorities(names: &NamesJson<'_>, scores: &[i64]) -> Vec<u8> {
     const AROUND: usize = r#"{"Host":,"Score":100},"#.len();
     let mut json =
-        Vec::with_capacity(names.range(0, names.len()).len() + scores.len() * AROUND + 2);
+        Vec::with_capacity(names.between(0, names.len()).len() + scores.len() * AROUND + 2);
     json.push(b'[');
     for (position, score) in scores.iter().enumerate() {
         if position > 0 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::readings::{MAX_TEXT, PolledReadings};
 
 use crate::Clock;
-use crate::annotator_client::{AnnotatorClient, Answer, Question, RETRY, Reads, Url};
+use crate::annotator_client::{AnnotatorClient, Question, RETRY, Reads, Reply, Url};
 use crate::http_client::SetupError;
 use crate::metrics::Metrics;
 use crate::view::View;
@@ -23,14 +23,14 @@ const UNTIL_LISTED: Duration = Duration::from_secs(1);
 const PATH: &str = "/v1/readings";
 
 /// Reads the annotator's answers.
-pub(crate) struct Reader {
+pub(crate) struct ReadingsReader {
     annotator: AnnotatorClient,
     /// The version of the last answer.
     version: Option<String>,
     metrics: Metrics,
 }
 
-impl Reader {
+impl ReadingsReader {
     /// A reader of the annotator at `url`.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Reader {
     }
 }
 
-impl Reads for Reader {
+impl Reads for ReadingsReader {
     async fn read(&mut self, view: &View, clock: &Clock) -> Duration {
         if !view.nodes.is_listed() {
             return UNTIL_LISTED;
@@ -55,12 +55,12 @@ impl Reads for Reader {
         let read = self.annotator.read(question, parse).await;
         self.metrics.count_readings_read(read.as_ref().err(), clock());
         match read {
-            Ok(Answer::New { content, .. }) => {
+            Ok(Reply::New { content, .. }) => {
                 view.change(|index| index.apply_polled(&content, clock()));
                 self.version = Some(content.version);
                 PERIOD
             }
-            Ok(Answer::Unchanged) => PERIOD,
+            Ok(Reply::Unchanged) => PERIOD,
             Err(_) => RETRY,
         }
     }

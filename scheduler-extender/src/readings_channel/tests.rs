@@ -33,7 +33,7 @@ struct Annotator {
 
 impl Annotator {
     /// Starts one. Returns it with a reader of it.
-    async fn start() -> (Arc<Self>, Reader) {
+    async fn start() -> (Arc<Self>, ReadingsReader) {
         let annotator = Arc::<Self>::default();
         let answer = async |State(annotator): State<Arc<Self>>, uri: Uri| {
             annotator.asked.lock().unwrap().push(uri.to_string());
@@ -43,7 +43,7 @@ impl Annotator {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = Url::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
         tokio::spawn(async move { axum::serve(listener, router).await });
-        (annotator, Reader::new(&url, Metrics::default()).unwrap())
+        (annotator, ReadingsReader::new(&url, Metrics::default()).unwrap())
     }
 
     /// Answers with the CPU of nodes from now on.
@@ -81,7 +81,7 @@ fn cpu(view: &View) -> [Option<f64>; 2] {
     [cpu("a"), cpu("b")]
 }
 
-async fn read(reader: &mut Reader, view: &View) -> Duration {
+async fn read(reader: &mut ReadingsReader, view: &View) -> Duration {
     let clock: Clock = Arc::new(now);
     reader.read(view, &clock).await
 }

@@ -126,10 +126,13 @@ impl Answers {
         first.sort_by_key(|node| (Reverse(self.score(*node)), decision.name(*node)));
         let best_score = first.first().and_then(|node| self.score(*node));
         first.truncate(MAX_BEST);
-        let both = self.0.iter().zip(&other.0);
+        let mut rejected_alone = 0;
+        for (own, other) in self.0.iter().zip(&other.0) {
+            rejected_alone += usize::from(own.is_none() && other.is_some());
+        }
         PolicyResult {
             rejected: self.0.iter().filter(|answer| answer.is_none()).count(),
-            rejected_alone: both.filter(|(own, other)| own.is_none() && other.is_some()).count(),
+            rejected_alone,
             best_nodes: best.len(),
             best: first.iter().map(|node| decision.name(*node).clone()).collect(),
             best_score,

@@ -383,7 +383,7 @@ impl World {
     }
 
     pub(super) fn has_forgotten_all(&self) -> bool {
-        self.index.settled().is_empty() && self.current.snapshot.totals().reserved == 0
+        self.index.has_no_pods() && self.current.snapshot.totals().reserved == 0
     }
 
     /// The ledgers as text.

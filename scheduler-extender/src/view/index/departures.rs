@@ -11,8 +11,11 @@ use jiff::{SignedDuration, Timestamp};
 use placement::gpu::{GpuRequest, NodeGpus};
 use placement::units::{NodeName, PodUid, Units};
 
-use super::gpu_pods::REPORTED_WITHIN;
-use super::{GpuPodId, Index, PodRecord};
+use super::{GpuPodId, HeldByDeleted, Index, PodRecord};
+
+/// The time within which a node's report shows an admitted pod on its GPU: the device plugin's reporting interval, the
+/// write and the watch.
+pub(super) const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 /// How long a deleted pod that holds units restricts its namespace: longer than any usual grace period. A process that
 /// never ends, or a node whose device plugin is gone, must not keep the namespace from all GPUs for ever.
@@ -31,13 +34,13 @@ const LEAVING: usize = 256;
 /// A deleted pod that still holds units of a node.
 #[derive(Debug, Clone)]
 pub(super) struct Departure {
-    pub(super) node: NodeName,
-    pub(super) pod: PodUid,
+    node: NodeName,
+    pod: PodUid,
     namespace: String,
     /// The pod's units.
     units: Units,
     /// The units that pods of the namespace, deleted ones included, held when this one was deleted.
-    pub(super) most: Units,
+    most: Units,
     at: Timestamp,
 }
 
@@ -64,15 +67,6 @@ impl Departure {
     fn frees_soon(&self, now: Timestamp) -> bool {
         is_within(REPORTS_END_WITHIN, self.at, now)
     }
-}
-
-/// Deleted pods of a namespace hold units, so that its other pods have to wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeldByDeleted {
-    /// One of them was deleted seconds ago.
-    Recently,
-    /// All have lingered for longer.
-    ForLong,
 }
 
 impl Index {

@@ -148,8 +148,8 @@ impl Index {
         usage: &PodUse,
         now: Timestamp,
     ) {
-        let policy = Arc::clone(&self.policy);
-        let policy = &policy.policy;
+        let resolved = Arc::clone(&self.policy);
+        let policy = &resolved.policy;
         let starts = usage.runs.is_none_or(|runs| is_recent(policy, runs.started_at, now));
         let may_start = may_start(policy, bound_at, now);
         if is_recent(policy, bound_at, now) || (starts && may_start) {

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashSet};
 
 use cluster::{GpuPod, PodFacts};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use placement::gpu::{
     Account, Charge, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
 };
@@ -15,12 +15,8 @@ use placement::units::{NodeName, PodUid, Units};
 
 use super::Index;
 use super::back_offs::Sent;
-use super::departures::Ended;
+use super::departures::{Ended, REPORTED_WITHIN};
 use super::pod_record::{GpuPodId, OtherPod, PodOnGpu, PodRecord, ReservationError};
-
-/// The time within which a node's report shows an admitted pod on its GPU: the device plugin's reporting interval, the
-/// write and the watch.
-pub(super) const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 
 impl Index {
     /// Stops charging pods on every GPU of their node of which a claim names a GPU that the node does not report, as
@@ -202,7 +198,7 @@ impl Index {
     }
 
     /// The pods with a process outside of MPS, by the report of the node on which they hold units. None of
-    /// [`NodeGpus::undrained_clients`](placement::gpu::NodeCards::undrained_clients).
+    /// [`NodeGpus::undrained_clients`](placement::gpu::NodeGpus::undrained_clients).
     #[must_use]
     pub fn outside_mps(&self) -> Vec<(NodeName, GpuPodId)> {
         let mut found = Vec::new();

@@ -7,13 +7,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use placement::gpu::NodeLedger;
-use placement::load::NodeLoad;
+use jiff::Timestamp;
+use placement::gpu::{MeasuredMemory, NodeLedger};
+use placement::load::{NodeLoad, ResolvedPolicy};
 use placement::units::NodeName;
 
 use super::cpu::{NodeCpu, PodRequests, Requests};
 use super::readings::ReadingSources;
-use super::unmanaged::LastMeasurements;
+use super::unmanaged::{LastMeasurements, OnGpus};
 
 /// What is known of one node.
 #[derive(Debug, Clone)]
@@ -46,6 +47,40 @@ impl Node {
     /// Whether a snapshot has it.
     pub(super) fn is_shown(&self) -> bool {
         self.load.is_some() || !self.ledger.is_empty()
+    }
+
+    /// Sets the readings that count at `now` under the policy.
+    pub(super) fn choose_readings(&mut self, policy: &ResolvedPolicy, now: Timestamp) {
+        if let Some(load) = &mut self.load {
+            let readings = self.sources.choose(policy.rules(&load.labels), now);
+            if *load.readings != readings {
+                load.readings = Arc::new(readings);
+            }
+        }
+    }
+
+    /// Applies a measurement of its GPUs; `None` where there is none.
+    pub(super) fn set_measured(&mut self, measured: Option<&MeasuredMemory>) {
+        let known = self.measured.take();
+        let gpus = self.ledger.gpus();
+        if !gpus.is_empty()
+            && let Some(measured) = measured
+        {
+            self.measured = Some(LastMeasurements::new(measured, gpus, known));
+        }
+    }
+
+    /// Updates its unmanaged memory by the measurements that are fresh at `now`. `counts`: whether the policy counts
+    /// it.
+    pub(super) fn count_unmanaged(&mut self, counts: bool, now: Timestamp) {
+        self.ledger.set_unmanaged(self.unmanaged(counts, now));
+    }
+
+    pub(super) fn unmanaged(&self, counts: bool, now: Timestamp) -> OnGpus {
+        match &self.measured {
+            Some(measured) if counts => measured.unmanaged(now),
+            _ => Vec::new(),
+        }
     }
 
     /// Copies its CPU into its ledger and its load, and what its pods declare into its load. `has_all_pods`: whether

@@ -6,7 +6,6 @@ use placement::gpu::{GpuRequest, NoFit};
 use placement::units::{NodeName, PodUid, Units};
 
 use super::back_offs::Sent;
-use super::departures::HeldByDeleted;
 
 /// A pod's UID, namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +63,15 @@ pub enum ReservationError {
     OtherPod(OtherPod),
     /// Deleted pods of the pod's namespace still hold units.
     HeldByDeleted(HeldByDeleted),
+}
+
+/// Deleted pods of a namespace hold units, so that its other pods have to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldByDeleted {
+    /// One of them was deleted seconds ago.
+    Recently,
+    /// All have lingered for longer.
+    ForLong,
 }
 
 /// The error of a UID that belongs to a pod with another name.

@@ -13,11 +13,10 @@ use std::sync::Arc;
 
 use api::readings::PolledReadings;
 use jiff::Timestamp;
-use placement::load::{MetricId, Readings, ResolvedLimit, ResolvedPolicy, ResolvedRules};
+use placement::load::{MetricId, Readings, ResolvedLimit, ResolvedRules};
 use placement::reading::{Reading, ReadingError, newest};
 use placement::units::{MetricName, NodeName};
 
-use super::nodes::Node;
 use super::refused::RefusedReading;
 use super::{Index, Notice};
 
@@ -73,9 +72,12 @@ impl Index {
     /// Annotations that counted in place of newer answers and are too old by now do so no longer.
     pub(super) fn release_held_readings(&mut self) {
         let (policy, now) = (Arc::clone(&self.policy), self.now);
-        let is_due = |node: &&Node| node.sources.held_until.is_some_and(|until| until <= now);
-        let due: Vec<NodeName> =
-            self.nodes.iter().filter(is_due).map(|node| node.name.clone()).collect();
+        let mut due: Vec<NodeName> = Vec::new();
+        for node in self.nodes.iter() {
+            if node.sources.held_until.is_some_and(|until| until <= now) {
+                due.push(node.name.clone());
+            }
+        }
         for name in due {
             self.nodes.change_known(&name, |node| node.choose_readings(&policy, now));
         }
@@ -110,21 +112,9 @@ impl Index {
     }
 }
 
-impl Node {
-    /// Sets the readings that count at `now` under the policy.
-    pub(super) fn choose_readings(&mut self, policy: &ResolvedPolicy, now: Timestamp) {
-        if let Some(load) = &mut self.load {
-            let readings = self.sources.choose(policy.rules(&load.labels), now);
-            if *load.readings != readings {
-                load.readings = Arc::new(readings);
-            }
-        }
-    }
-}
-
 impl ReadingSources {
     /// For each metric the newer reading, unless the annotation holds.
-    fn choose(&mut self, rules: &ResolvedRules, now: Timestamp) -> Readings {
+    pub(super) fn choose(&mut self, rules: &ResolvedRules, now: Timestamp) -> Readings {
         let held_until = Cell::new(None);
         let chosen = self.annotated.merged(&self.polled, |metric, annotated, polled| {
             let newest = newest(annotated, polled, now);

@@ -27,9 +27,10 @@ impl Nodes {
             }
             return;
         }
-        let elsewhere = &self.requests.elsewhere;
-        let known = self.get(&pod.node).map(|node| &node.cpu.requests);
-        let known = known.or_else(|| elsewhere.get(&pod.node));
+        let known = match self.get(&pod.node) {
+            Some(node) => Some(&node.cpu.requests),
+            None => self.requests.elsewhere.get(&pod.node),
+        };
         if known.is_some_and(|requests| requests.has(hash, next)) {
             return;
         }

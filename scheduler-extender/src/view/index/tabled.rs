@@ -1,4 +1,4 @@
-//! The index's bounded tables, for the test of all tables.
+//! What the index still has, for tests: its bounded tables, and whether any pod is left.
 
 use jiff::Timestamp;
 use placement::load::IN_FLIGHT_MAX_AGE;
@@ -9,6 +9,16 @@ use super::Index;
 use super::in_flight::InFlightPods;
 use crate::tables::Tabled;
 use crate::view::fixtures;
+
+impl Index {
+    /// Whether nothing of any pod is left.
+    pub(crate) fn has_no_pods(&self) -> bool {
+        let Self { pods, plans, ending, departures, ended, loads, .. } = self;
+        let are_deleted_gone = departures.is_empty() && ended.is_empty() && ending.is_empty();
+        let has_entries = !plans.is_empty() || !loads.in_flight.uids().is_empty();
+        pods.is_empty() && are_deleted_gone && !has_entries
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct InFlight(InFlightPods);

@@ -7,10 +7,9 @@ use placement::policy::UnmanagedMemory;
 use placement::units::{GpuId, MiB, NodeName, Units};
 
 use super::Index;
-use super::nodes::Node;
 
 /// Units, by GPU.
-type OnGpus = Vec<(GpuId, Units)>;
+pub(super) type OnGpus = Vec<(GpuId, Units)>;
 
 /// The memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +32,7 @@ pub(super) struct LastMeasurements {
 }
 
 impl LastMeasurements {
-    fn new(measured: &MeasuredMemory, gpus: &[Gpu], known: Option<Self>) -> Self {
+    pub(super) fn new(measured: &MeasuredMemory, gpus: &[Gpu], known: Option<Self>) -> Self {
         let before = match known {
             // The same measurement.
             Some(known) if known.last.at >= measured.at => return known,
@@ -44,39 +43,13 @@ impl LastMeasurements {
     }
 
     /// The unmanaged memory that both measurements show, if both are fresh at `now`.
-    fn unmanaged(&self, now: Timestamp) -> OnGpus {
+    pub(super) fn unmanaged(&self, now: Timestamp) -> OnGpus {
         match &self.before {
             Some((before, unmanaged))
                 if before.is_fresh(self.last.at) && self.last.is_fresh(now) =>
             {
                 in_both_measurements(&self.unmanaged, unmanaged)
             }
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Node {
-    /// Applies a measurement of its GPUs; `None` where there is none.
-    pub(super) fn set_measured(&mut self, measured: Option<&MeasuredMemory>) {
-        let known = self.measured.take();
-        let gpus = self.ledger.gpus();
-        if !gpus.is_empty()
-            && let Some(measured) = measured
-        {
-            self.measured = Some(LastMeasurements::new(measured, gpus, known));
-        }
-    }
-
-    /// Updates its unmanaged memory by the measurements that are fresh at `now`. `counts`: whether the policy counts
-    /// it.
-    pub(super) fn count_unmanaged(&mut self, counts: bool, now: Timestamp) {
-        self.ledger.set_unmanaged(self.unmanaged(counts, now));
-    }
-
-    fn unmanaged(&self, counts: bool, now: Timestamp) -> OnGpus {
-        match &self.measured {
-            Some(measured) if counts => measured.unmanaged(now),
             _ => Vec::new(),
         }
     }
