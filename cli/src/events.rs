@@ -45,8 +45,8 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let now = Timestamp::now();
-    let rows = ours.iter().map(|(event, _)| row(event, now));
-    Ok(table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], rows)?)
+    let heading = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
+    Ok(table::write(output, heading, ours.iter().map(|(event, _)| row(event, now)))?)
 }
 
 /// An event of Plimsoll's programs, as it was read and as it is shown.
@@ -87,8 +87,8 @@ fn watch(
     let words = ["get", "events", scope, "--watch-only", "--output=json"];
     let running = cluster.kubectl().start(&words)?;
     let stdout = running.stdout().context("kubectl has no output")?;
-    let values = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
-    for value in values.map_while(Result::ok) {
+    let reader = serde_json::Deserializer::from_reader(BufReader::new(stdout));
+    for value in reader.into_iter::<Value>().map_while(Result::ok) {
         if let Some((event, value)) = of_ours(value) {
             write_one(&event, &value, format, output)?;
             output.flush()?;

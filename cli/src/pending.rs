@@ -82,7 +82,10 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
     };
     let groups = grouped(waiting);
     let answer = Answer { time, without_decisions: decisions.is_err(), groups: &groups };
-    let names = groups.iter().flat_map(|group| &group.pods).map(|pod| format!("pod/{pod}"));
+    let mut names = Vec::new();
+    for group in &groups {
+        names.extend(group.pods.iter().map(|pod| format!("pod/{pod}")));
+    }
     if write_form(&answer, names, flags.format, output)? {
         return Ok(());
     }

@@ -27,7 +27,7 @@ pub(crate) struct Program {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct Versions {
     client: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     extender: Option<String>,
@@ -45,7 +45,7 @@ struct Answer {
 pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCode> {
     refuse_names(flags.format)?;
     let mut answer =
-        Answer { client: CLIENT, extender: None, programs: Vec::new(), problems: Vec::new() };
+        Versions { client: CLIENT, extender: None, programs: Vec::new(), problems: Vec::new() };
     if !flags.client {
         let cluster = Cluster::new(&flags.access);
         match cluster.extender().and_then(|url| extender::text(&format!("{url}/version"))) {
@@ -78,7 +78,7 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
     Ok(code(&answer))
 }
 
-fn code(answer: &Answer) -> ExitCode {
+fn code(answer: &Versions) -> ExitCode {
     if answer.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

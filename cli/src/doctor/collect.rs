@@ -12,8 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
-use super::facts::{ConfigMap, Fact, Facts, PLUGIN, Read, Right, Secret};
-use super::health::Healths;
+use super::facts::{ConfigMap, Fact, Facts, Healths, PLUGIN, Read, Right, Secret};
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
@@ -249,14 +248,14 @@ fn of_interest(event: &Event) -> bool {
 }
 
 /// Account, group, resource, name, verbs, and whether it is in the program's own namespace.
-pub(super) type Wanted =
+pub(super) type NeededRight =
     (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], bool);
 
 /// In place of the name of the ConfigMap that the policy is read from.
 const POLICY: &str = "policy";
 
 /// The rights of docs/security.md that are always needed.
-pub(super) const RIGHTS: [Wanted; 21] = [
+pub(super) const RIGHTS: [NeededRight; 21] = [
     ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),
     ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),

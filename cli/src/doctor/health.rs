@@ -5,28 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use api::health::{Condition, ConditionState, Health};
+use api::health::{Condition, ConditionState};
 
 use super::CHECKS;
-use super::facts::{PLUGIN, Read};
+use super::facts::{Healths, PLUGIN, Read};
 use super::finding::{Findings, Level, few};
 use crate::cluster_access::EXTENDER;
-
-/// The health of a program's pods that run.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Healths {
-    /// By pod.
-    pub(crate) pods: BTreeMap<String, Read<Health>>,
-    /// How many more run that were not asked.
-    pub(crate) not_asked: usize,
-}
-
-impl Healths {
-    /// The versions that the pods tell.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = &str> {
-        self.pods.values().flatten().map(|health| health.version.as_str())
-    }
-}
 
 /// The name of the check that a condition of a program belongs to.
 fn check_of(program: &str, id: &str) -> &'static str {

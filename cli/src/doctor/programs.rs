@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Facts, PLUGIN};
+use super::facts::{Facts, Healths, PLUGIN, is_gpu_node};
 use super::finding::{Findings, few};
-use super::gpu::is_gpu_node;
-use super::health::Healths;
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::{Workload, find};
 use crate::cluster_access::{EXTENDER, PolicyMap};

@@ -30,10 +30,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     if let Some(gpus) = &node.gpus {
         writeln!(output, "\nThe pod asks for {}.", asked(gpus))?;
         if !gpus.gpus.is_empty() {
-            let rows = gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen));
             let heading =
                 ["", "GPU", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
-            table::write(output, heading, rows)?;
+            table::write(output, heading, gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen)))?;
         }
         if let Some(cost) = gpus.cost {
             writeln!(
@@ -53,9 +52,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     }
     if !node.reasons.is_empty() {
         writeln!(output)?;
-        node.reasons
-            .iter()
-            .try_for_each(|reason| writeln!(output, "Event: {}", printable(reason)))?;
+        for reason in &node.reasons {
+            writeln!(output, "Event: {}", printable(reason))?;
+        }
     }
     Ok(())
 }
@@ -161,7 +160,11 @@ fn gpu_row(gpu: &Gpu, chosen: &[u32]) -> [String; 7] {
     let index = gpu.index.to_string();
     let model = gpu.model.clone();
     let cores = format!("{}%", gpu.free_cores);
-    let unmanaged = gpu.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
-    let unmanaged = unmanaged.map(|charge| u64::from(charge.units)).sum::<u64>().to_string();
-    [mark.to_owned(), index, model, free, unmanaged, cores, outcome.to_owned()]
+    let mut unmanaged = 0_u64;
+    for charge in &gpu.charges {
+        if charge.basis == Basis::Unmanaged {
+            unmanaged += u64::from(charge.units);
+        }
+    }
+    [mark.to_owned(), index, model, free, unmanaged.to_string(), cores, outcome.to_owned()]
 }

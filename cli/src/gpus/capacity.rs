@@ -32,8 +32,8 @@ pub(crate) fn capacity(flags: &gpus::Capacity, output: &mut dyn Write) -> Result
     if write_form(&answer, [], flags.format, output)? {
         return Ok(());
     }
-    let rows = answer.models.iter().chain([&answer.total]).map(row);
-    table::write(output, ["MODEL", "GPUS", "FREE UNITS", "PODS THAT FIT", "LARGEST SIZE"], rows)?;
+    let heading = ["MODEL", "GPUS", "FREE UNITS", "PODS THAT FIT", "LARGEST SIZE"];
+    table::write(output, heading, answer.models.iter().chain([&answer.total]).map(row))?;
     if answer.left_out > 0 {
         writeln!(output, "\n{} GPUs take no pods now, and are left out.", answer.left_out)?;
     }
