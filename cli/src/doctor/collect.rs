@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 
 use anyhow::Result;
+use api::health::Health;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
@@ -12,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
-use super::facts::{ConfigMap, Fact, Facts, Healths, PLUGIN, Read, Right, Secret};
+use super::facts::{CertificateSecret, ConfigMap, Fact, Facts, Healths, PLUGIN, Read, Right};
 use crate::cluster_access::objects::{Event, List, Meta, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
@@ -32,7 +33,7 @@ pub(crate) const ADMIN_PORTS: [(&str, u16); 5] = [
 /// How many pods of a program are asked, those that are not ready first.
 pub(crate) const MAX_PODS: usize = 10;
 
-/// Reads the facts that are needed, and no others.
+/// Reads the workloads and pods of Plimsoll, and of the other facts those that are needed.
 ///
 /// # Errors
 ///
@@ -52,9 +53,8 @@ pub(crate) fn collect(
         Ok(()) => server_time(kubectl),
         Err(failure) => (Err(failure), [Timestamp::now(); 2]),
     };
-    let workloads: Read<Vec<Workload>> =
-        asked.read(Workloads, || cluster.list_ours("deployments,daemonsets"));
-    let pods: Read<Vec<Pod>> = asked.read(Pods, || cluster.list_ours("pods"));
+    let workloads: Read<Vec<Workload>> = cluster.list_ours("deployments,daemonsets");
+    let pods: Read<Vec<Pod>> = cluster.list_ours("pods");
     let of_kubeadm = ["pods", KUBE_SYSTEM, "--selector=component=kube-scheduler"];
     let schedulers: Read<Vec<Pod>> = asked.list(Schedulers, &of_kubeadm);
     let toolkits = "--selector=app=nvidia-container-toolkit-daemonset";
@@ -164,7 +164,7 @@ fn certificates(
     kubectl: &Kubectl,
     workloads: &Read<Vec<Workload>>,
     namespace: &str,
-) -> Vec<Secret> {
+) -> Vec<CertificateSecret> {
     let mut mounted: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     // No Deployment or DaemonSet names it.
     mounted.insert((namespace, CLIENT_SECRET), "");
@@ -183,13 +183,13 @@ fn certificates(
             }
         }
     }
-    let secret = |((namespace, name), of): ((&str, &str), &str)| Secret {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        of: of.to_owned(),
-        end: certificate(kubectl, name, &format!("--namespace={namespace}")),
-    };
-    mounted.into_iter().map(secret).collect()
+    let mut secrets = Vec::new();
+    for ((namespace, name), of) in mounted {
+        let end = certificate(kubectl, name, &format!("--namespace={namespace}"));
+        let [namespace, name, of] = [namespace, name, of].map(str::to_owned);
+        secrets.push(CertificateSecret { namespace, name, of, end });
+    }
+    secrets
 }
 
 /// When the certificate of a Secret ends; `None` if there is no such Secret. Only the certificate is asked for.
@@ -210,23 +210,24 @@ fn healths(kubectl: &Kubectl, pods: &Read<Vec<Pod>>, program: &str) -> Read<Heal
     running.sort_by_key(|pod| pod.is_ready());
     let not_asked = running.len().saturating_sub(MAX_PODS);
     running.truncate(MAX_PODS);
-    // Each waits for a port-forward.
-    let texts = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for pod in &running {
-            threads.push(scope.spawn(|| admin(kubectl, pod, "/v1/health")));
-        }
-        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-    });
     let mut healths = Healths { pods: BTreeMap::new(), not_asked };
-    for (pod, text) in running.into_iter().zip(texts) {
-        let text = text.unwrap_or_else(|_| Err(Failure::Other("a thread ended".to_owned())));
-        let health = text.and_then(|text| {
-            serde_json::from_str(&text).map_err(|error| Failure::Other(error.to_string()))
-        });
-        healths.pods.insert(pod.metadata.name.clone(), health);
-    }
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for pod in running {
+            // Each waits for a port-forward.
+            threads.push((pod, scope.spawn(move || health(kubectl, pod))));
+        }
+        for (pod, thread) in threads {
+            let ended = |_| Err(Failure::Other("a thread ended".to_owned()));
+            healths.pods.insert(pod.metadata.name.clone(), thread.join().unwrap_or_else(ended));
+        }
+    });
     Ok(healths)
+}
+
+fn health(kubectl: &Kubectl, pod: &Pod) -> Read<Health> {
+    let text = admin(kubectl, pod, "/v1/health")?;
+    serde_json::from_str(&text).map_err(|error| Failure::Other(error.to_string()))
 }
 
 /// What the admin port of a pod answers for a path, through a port-forward.
@@ -333,9 +334,9 @@ fn rights(
 
 /// kubectl writes the objects that it made one after the other, or as a list.
 fn answers(text: &str) -> Vec<Value> {
-    let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let reader = serde_json::Deserializer::from_str(text);
     let mut answers = Vec::new();
-    for value in values.map_while(Result::ok) {
+    for value in reader.into_iter::<Value>().map_while(Result::ok) {
         match value["items"].as_array() {
             Some(items) => answers.extend(items.clone()),
             None => answers.push(value),

@@ -27,13 +27,11 @@ const ANNOTATION_PREFIX: &str = "plimsoll.dev";
 /// The key of the policy's ConfigMap, unless the programs' flags name another file.
 const POLICY_KEY: &str = "policy.yaml";
 
-/// Facts that are read by calls of their own. A check names those that it looks at, and only these are read.
+/// What is read where a check names it. Plimsoll's workloads and pods, by which other facts are found, are always read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fact {
     Time,
     ServerVersion,
-    Workloads,
-    Pods,
     Nodes,
     Schedulers,
     KubeadmConfig,
@@ -50,21 +48,6 @@ pub(crate) enum Fact {
     Events,
     NodeLeases,
     Toolkits,
-}
-
-impl Fact {
-    /// The facts by which it is found.
-    pub(crate) fn sources(self) -> &'static [Fact] {
-        match self {
-            Self::ExtenderHealth
-            | Self::AnnotatorHealth
-            | Self::ExporterHealth
-            | Self::PluginHealth => &[Self::Pods],
-            Self::Rights => &[Self::Pods, Self::Workloads],
-            Self::Policy | Self::Certificates => &[Self::Workloads],
-            _ => &[],
-        }
-    }
 }
 
 /// Everything that is looked at. A fact that no check asked for is an error, too.

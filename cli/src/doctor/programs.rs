@@ -22,12 +22,9 @@ pub(crate) const TIME: &str = "the API server's time";
 
 /// Whether Plimsoll is there, and its extender answers and leads.
 pub(crate) fn extender(facts: &Facts, found: &mut Findings) {
-    let workload = found.read(WORKLOADS, facts.workload(EXTENDER));
-    match workload {
+    match found.read(WORKLOADS, facts.workload(EXTENDER)) {
         Some(None) => return absent(facts, found),
-        Some(Some(workload)) => {
-            running(workload, EXTENDER, facts, found);
-        }
+        Some(Some(workload)) => running(workload, EXTENDER, facts, found),
         None => {}
     }
     found.told(EXTENDER, &facts.extenders);

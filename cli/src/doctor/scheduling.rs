@@ -147,8 +147,8 @@ pub(crate) fn requests(facts: &Facts, found: &mut Findings) {
     }
     let told = found.told_by_one(EXTENDER, &facts.extenders);
     let events = found.read(EVENTS, facts.events.as_ref());
-    let silent = told.conditions.iter().all(|it| it.state == ConditionState::Unknown);
-    let since = told.conditions.iter().map(|it| it.since).max();
+    let silent = told.conditions.iter().all(|(_, it)| it.state == ConditionState::Unknown);
+    let since = told.conditions.iter().map(|(_, it)| it.since).max();
     if let (true, true, Some(events), Some(since)) = (told.all_known, silent, events, since)
         && events.iter().any(|event| was_scheduled_since(event, since, facts))
     {

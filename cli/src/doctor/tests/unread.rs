@@ -128,17 +128,17 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
     };
     let checks = |names: &'static str| names.split(' ').collect::<Vec<_>>();
     let by_workloads = "extender annotator kube-scheduler requests autoscalers certificate readings writers policy \
-                        rights admission gpu-nodes GPUs unit cdi runtime other-plugins";
+                        rights admission gpu-nodes cards unit cdi runtime other-plugins";
     assert_eq!(unknown("workloads"), checks(by_workloads));
-    let by_pods = "extender annotator requests certificate readings policy rights gpu-nodes GPUs unit cdi \
+    let by_pods = "extender annotator requests certificate readings policy rights gpu-nodes cards unit cdi \
                    other-plugins versions";
     assert_eq!(unknown("pods"), checks(by_pods));
     let by_nodes =
         "kube-scheduler autoscalers writers gpu-nodes cdi runtime other-plugins versions";
     assert_eq!(unknown("nodes"), checks(by_nodes));
-    let by_extenders = "extender requests certificate readings policy GPUs cdi other-plugins";
+    let by_extenders = "extender requests certificate readings policy cards cdi other-plugins";
     assert_eq!(unknown("extenders"), checks(by_extenders));
-    assert_eq!(unknown("plugins"), checks("gpu-nodes GPUs unit cdi other-plugins"));
+    assert_eq!(unknown("plugins"), checks("gpu-nodes cards unit cdi other-plugins"));
 }
 
 /// Of a healthy cluster, no check lacks a fact that it did not name.
@@ -162,8 +162,6 @@ fn only(needed: &BTreeSet<Fact>) -> Facts {
     let mut facts = healthy();
     keep(needed, Fact::Time, &mut facts.now);
     keep(needed, Fact::ServerVersion, &mut facts.server_version);
-    keep(needed, Fact::Workloads, &mut facts.workloads);
-    keep(needed, Fact::Pods, &mut facts.pods);
     keep(needed, Fact::Nodes, &mut facts.nodes);
     keep(needed, Fact::Schedulers, &mut facts.schedulers);
     keep(needed, Fact::KubeadmConfig, &mut facts.kubeadm_config);
