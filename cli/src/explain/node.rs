@@ -4,7 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Basis, Gpu, GpuOutcome, Gpus, LimitOutcome, Load, Node, NodeCost, Reading, ReadingStatus,
+    Basis, ExplainedGpu, ExplainedGpus, GpuOutcome, LimitOutcome, Load, Node, NodeCost, Reading,
+    ReadingStatus,
 };
 use placement::demand::Demand;
 
@@ -127,7 +128,7 @@ fn reading(reading: &Reading) -> String {
 }
 
 /// As `4 on each of 2 cards that no other pod is on, and 30% of their compute`.
-fn asked(gpus: &Gpus) -> String {
+fn asked(gpus: &ExplainedGpus) -> String {
     let count = match gpus.count {
         1 => "one GPU".to_owned(),
         count => format!("each of {count} GPUs"),
@@ -141,7 +142,7 @@ fn asked(gpus: &Gpus) -> String {
     format!("{} on {count}{alone}{cores}", gpus.asked)
 }
 
-fn gpu_row(gpu: &Gpu, chosen: &[u32]) -> [String; 7] {
+fn gpu_row(gpu: &ExplainedGpu, chosen: &[u32]) -> [String; 7] {
     let outcome = match gpu.outcome {
         GpuOutcome::Fits => "fits",
         GpuOutcome::TooLittleFree => "too little free",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Result;
-use api::node::{AllGpus, Gpu};
+use api::node::{AllGpus, ChargedGpu};
 use api::state::{Metric, Replica, State};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -258,7 +258,7 @@ fn holder_row(holder: &Holder) -> [String; 6] {
 struct NodeGpu<'a> {
     node: &'a str,
     #[serde(flatten)]
-    gpu: &'a Gpu,
+    gpu: &'a ChargedGpu,
 }
 
 fn gpus(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
@@ -277,7 +277,7 @@ fn gpus(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
 }
 
 /// The part of a GPU that is held, or in use if that is more.
-fn fullness(gpu: &Gpu) -> f64 {
+fn fullness(gpu: &ChargedGpu) -> f64 {
     let held = f64::from(gpu.units.saturating_sub(gpu.free)) / f64::from(gpu.units.max(1));
     let used = gpu.used.map(|used| used as f64 / gpu.memory.max(1) as f64);
     held.max(used.unwrap_or_default())
