@@ -24,17 +24,17 @@ const WRITERS: &str = "plimsoll-";
 ///
 /// If they cannot be listed.
 pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let scope = scope_flag(flags.namespace.as_deref());
     let list: List<Value> = cluster.kubectl().get(&["events", &scope])?;
     let mut ours: Vec<(Event, Value)> = list.items.into_iter().filter_map(of_ours).collect();
     ours.sort_by_key(|(event, _)| event.time());
     if flags.watch {
-        return watch(&cluster, &scope, &ours, flags.format, output);
+        return watch(&cluster, &scope, &ours, flags.query.format, output);
     }
     let values: Vec<&Value> = ours.iter().map(|(_, value)| value).collect();
     let name = |(event, _): &(Event, Value)| format!("event/{}", event.metadata.name);
-    if write_form(&values, ours.iter().map(name), flags.format, output)? {
+    if write_form(&values, ours.iter().map(name), flags.query.format, output)? {
         return Ok(());
     }
     if ours.is_empty() {

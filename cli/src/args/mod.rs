@@ -333,10 +333,7 @@ Examples:
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct Diff {
     #[command(flatten)]
-    pub(crate) format: access::Format,
-
-    #[command(flatten)]
-    pub(crate) access: access::Access,
+    pub(crate) query: access::Query,
 }
 
 const DIFF_EXAMPLES: &str = "\

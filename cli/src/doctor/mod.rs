@@ -104,7 +104,7 @@ const fn check(name: &'static str, facts: &'static [Fact], run: Run) -> Check {
 /// If there is no such check, or kubectl reaches no cluster.
 pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode> {
     let checks = chosen(&flags.only)?;
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let facts = collect::collect(&cluster, &needed(&checks), flags.certificate_days)?;
     let report = report(&facts, &checks);
     let code = exit_code(&report.findings);
@@ -112,7 +112,7 @@ pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode>
     wrong.retain(|finding| finding.level != Level::Ok);
     wrong.dedup_by_key(|finding| finding.check);
     let name = |finding: &&Finding| finding.check.to_owned();
-    if !write_form(&report, wrong.iter().map(name), flags.format, output)? {
+    if !write_form(&report, wrong.iter().map(name), flags.query.format, output)? {
         write_table(&report.findings, output)?;
     }
     Ok(code)

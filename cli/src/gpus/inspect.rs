@@ -28,13 +28,13 @@ const SIZES: usize = 3;
 ///
 /// If the extender does not answer, or has no such node.
 pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let gpus = read(flags, &cluster)?;
     let name = |node: &NodeGpus| format!("node/{}", node.name);
-    if write_form(&gpus, gpus.nodes.iter().map(name), flags.format, output)? {
+    if write_form(&gpus, gpus.nodes.iter().map(name), flags.query.format, output)? {
         return Ok(());
     }
-    let wide = flags.format.is_wide();
+    let wide = flags.query.format.is_wide();
     let rows: Vec<Vec<String>> = each_gpu(&gpus).map(|(node, gpu)| row(node, gpu, wide)).collect();
     if rows.is_empty() {
         writeln!(output, "No node reports GPUs.")?;
@@ -56,11 +56,11 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
 /// As for [`gpus`].
 pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<()> {
     let flags = &flags.gpus;
-    if !flags.format.json {
+    if !flags.query.format.json {
         return gpus(flags, output);
     }
     let node = flags.node.as_ref().map(|node| format!("/{node}")).unwrap_or_default();
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let inspected: Inspected =
         extender::get(&cluster, &format!("/gpushare-scheduler/inspect{node}"))?;
     if !inspected.error.is_empty() {
