@@ -88,8 +88,8 @@ pub(crate) struct Facts {
     /// Secrets with certificates; `None` if Secrets are not asked for.
     pub(crate) certificates: Option<Vec<CertificateSecret>>,
     /// Admission policies and their bindings.
-    pub(crate) policies: Read<Vec<AdmissionPolicy>>,
-    pub(crate) bindings: Read<Vec<Binding>>,
+    pub(crate) policies: Read<Vec<AdmissionObject>>,
+    pub(crate) bindings: Read<Vec<AdmissionObject>>,
     /// Rights of the accounts of Plimsoll's programs that have a pod.
     pub(crate) rights: Read<Vec<Right>>,
     /// Events of Plimsoll's programs, and those of pods that were scheduled or not.
@@ -116,44 +116,12 @@ impl Healths {
     }
 }
 
-/// An admission policy.
+/// An admission policy, or a binding of one.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct AdmissionPolicy {
+pub(crate) struct AdmissionObject {
     pub(crate) metadata: Meta,
-    pub(crate) spec: AdmissionSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct AdmissionSpec {
-    /// `Fail` where it is absent.
-    pub(crate) failure_policy: Option<String>,
-    pub(crate) match_constraints: Value,
-    pub(crate) match_conditions: Vec<MatchCondition>,
-}
-
-/// A match condition of an admission policy.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct MatchCondition {
-    pub(crate) name: String,
-}
-
-/// A binding of an admission policy.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Binding {
-    pub(crate) metadata: Meta,
-    pub(crate) spec: BindingSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct BindingSpec {
-    pub(crate) policy_name: String,
-    pub(crate) validation_actions: Vec<String>,
-    pub(crate) match_resources: Value,
+    pub(crate) spec: Value,
 }
 
 /// A Secret with a certificate.
