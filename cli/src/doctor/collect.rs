@@ -8,13 +8,12 @@ use api::health::Health;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
 use super::facts::{CertificateSecret, ConfigMap, Fact, Facts, Healths, PLUGIN, Read, Right};
-use crate::cluster_access::objects::{Event, List, Meta, Pod};
+use crate::cluster_access::objects::{Event, List, Object, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
     CLIENT_SECRET, Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PolicyMap,
@@ -49,10 +48,9 @@ pub(crate) fn collect(
     let kubectl = cluster.kubectl();
     let in_namespace = format!("--namespace={namespace}");
     let asked = Asked { kubectl, needed };
-    let (now, own_time) = match asked.read(Time, || Ok(())) {
-        Ok(()) => server_time(kubectl),
-        Err(failure) => (Err(failure), [Timestamp::now(); 2]),
-    };
+    let (now, own_time) = asked
+        .read(Time, || Ok(server_time(kubectl)))
+        .unwrap_or_else(|failure| (Err(failure), [Timestamp::now(); 2]));
     let workloads: Read<Vec<Workload>> = cluster.list_ours("deployments,daemonsets");
     let pods: Read<Vec<Pod>> = cluster.list_ours("pods");
     let of_kubeadm = ["pods", KUBE_SYSTEM, "--selector=component=kube-scheduler"];
@@ -129,15 +127,11 @@ fn if_found<T>(read: Read<T>) -> Read<Option<T>> {
 
 /// The API server's time, as it writes it into an answer about its caller, and this machine's time before and after.
 fn server_time(kubectl: &Kubectl) -> (Read<Timestamp>, [Timestamp; 2]) {
-    #[derive(Deserialize)]
-    struct Review {
-        metadata: Meta,
-    }
     let before = Timestamp::now();
     let answer = kubectl.run(&["auth", "whoami", "--output=json"]);
     let own = [before, Timestamp::now()];
     let time = answer.and_then(|answer| {
-        let review: Option<Review> = serde_json::from_str(&answer).ok();
+        let review: Option<Object> = serde_json::from_str(&answer).ok();
         let time = review.and_then(|review| review.metadata.creation_timestamp);
         time.ok_or_else(|| Failure::Other("kubectl auth whoami tells no time".to_owned()))
     });
@@ -257,34 +251,27 @@ const POLICY: &str = "policy";
 
 /// The rights of docs/security.md that are always needed.
 pub(super) const RIGHTS: [NeededRight; 21] = [
-    ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
-    ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),
-    ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),
-    ("scheduler-extender", "", "pods/binding", "", &["create"], false),
-    ("scheduler-extender", "events.k8s.io", "events", "", &["create", "patch"], false),
-    (
-        "scheduler-extender",
-        "coordination.k8s.io",
-        "leases",
-        EXTENDER_LEASE,
-        &["get", "update"],
-        true,
-    ),
-    ("scheduler-extender", "coordination.k8s.io", "leases", "", &["create"], true),
-    ("scheduler-extender", "", "configmaps", POLICY, &["get"], true),
-    ("scheduler-extender", "discovery.k8s.io", "endpointslices", "", &["list"], true),
+    (EXTENDER, "", "nodes", "", &["get", "list", "watch"], false),
+    (EXTENDER, "", "pods", "", &["get", "list", "watch"], false),
+    (EXTENDER, "policy", "poddisruptionbudgets", "", &["list"], false),
+    (EXTENDER, "", "pods/binding", "", &["create"], false),
+    (EXTENDER, "events.k8s.io", "events", "", &["create", "patch"], false),
+    (EXTENDER, "coordination.k8s.io", "leases", EXTENDER_LEASE, &["get", "update"], true),
+    (EXTENDER, "coordination.k8s.io", "leases", "", &["create"], true),
+    (EXTENDER, "", "configmaps", POLICY, &["get"], true),
+    (EXTENDER, "discovery.k8s.io", "endpointslices", "", &["list"], true),
     ("annotator", "", "nodes", "", &["list", "watch", "patch"], false),
     ("annotator", "", "pods", "", &["list", "watch"], false),
     ("annotator", "events.k8s.io", "events", "", &["create", "patch"], false),
     ("annotator", "coordination.k8s.io", "leases", "plimsoll-annotator", &["get", "update"], true),
     ("annotator", "coordination.k8s.io", "leases", "", &["create"], true),
-    ("gpushare-device-plugin", "", "nodes", "", &["list", "watch", "patch"], false),
-    ("gpushare-device-plugin", "", "nodes/status", "", &["patch"], false),
-    ("gpushare-device-plugin", "", "pods", "", &["get", "list", "watch"], false),
-    ("gpushare-device-plugin", "", "pods", "", &["patch"], false),
-    ("gpushare-device-plugin", "resource.k8s.io", "resourceslices", "", &["list", "watch"], false),
-    ("gpushare-device-plugin", "events.k8s.io", "events", "", &["create"], false),
-    ("gpushare-device-plugin", "events.k8s.io", "events", "", &["patch"], false),
+    (PLUGIN, "", "nodes", "", &["list", "watch", "patch"], false),
+    (PLUGIN, "", "nodes/status", "", &["patch"], false),
+    (PLUGIN, "", "pods", "", &["get", "list", "watch"], false),
+    (PLUGIN, "", "pods", "", &["patch"], false),
+    (PLUGIN, "resource.k8s.io", "resourceslices", "", &["list", "watch"], false),
+    (PLUGIN, "events.k8s.io", "events", "", &["create"], false),
+    (PLUGIN, "events.k8s.io", "events", "", &["patch"], false),
 ];
 
 /// Asks the API server about each right of the programs that run, in one call of kubectl.

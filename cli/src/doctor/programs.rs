@@ -9,15 +9,11 @@ use crate::cluster_access::workload::{Workload, find};
 use crate::cluster_access::{EXTENDER, PolicyMap};
 use crate::version::{CLIENT, of_pods};
 
-/// What the checks call [`Facts::workloads`].
+// What the checks call facts that several of them look at.
 pub(crate) const WORKLOADS: &str = "Plimsoll's Deployments and DaemonSets";
-/// What the checks call [`Facts::pods`].
 pub(crate) const PODS: &str = "Plimsoll's pods";
-/// What the checks call [`Facts::nodes`].
 pub(crate) const NODES: &str = "the nodes";
-/// What the checks call [`Facts::events`].
 pub(crate) const EVENTS: &str = "events";
-/// What the checks call [`Facts::now`].
 pub(crate) const TIME: &str = "the API server's time";
 
 /// Whether Plimsoll is there, and its extender answers and leads.
