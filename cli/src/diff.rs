@@ -18,10 +18,10 @@ use crate::table::{self, NONE, or_none};
 ///
 /// Where the extender does not answer, or has no shadow policy.
 pub(crate) fn diff(flags: &Diff, output: &mut dyn Write) -> Result<()> {
-    let shadow: Shadow = extender::get(&Cluster::new(&flags.access), "/shadow")?;
+    let shadow: Shadow = extender::get(&Cluster::new(&flags.query.access), "/shadow")?;
     let differing =
         |pod: &ShadowedPod| (!pod.differs.is_empty()).then(|| format!("pod/{}", pod.pod.name));
-    if !write_form(&shadow, shadow.pods.iter().filter_map(differing), flags.format, output)? {
+    if !write_form(&shadow, shadow.pods.iter().filter_map(differing), flags.query.format, output)? {
         write_table(&shadow, output)?;
     }
     Ok(())

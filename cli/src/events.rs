@@ -24,17 +24,17 @@ const WRITERS: &str = "plimsoll-";
 ///
 /// If they cannot be listed.
 pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let scope = scope_flag(flags.namespace.as_deref());
     let list: List<Value> = cluster.kubectl().get(&["events", &scope])?;
     let mut ours: Vec<(Event, Value)> = list.items.into_iter().filter_map(of_ours).collect();
     ours.sort_by_key(|(event, _)| event.time());
     if flags.watch {
-        return watch(&cluster, &scope, &ours, flags.format, output);
+        return watch(&cluster, &scope, &ours, flags.query.format, output);
     }
     let values: Vec<&Value> = ours.iter().map(|(_, value)| value).collect();
     let name = |(event, _): &(Event, Value)| format!("event/{}", event.metadata.name);
-    if write_form(&values, ours.iter().map(name), flags.format, output)? {
+    if write_form(&values, ours.iter().map(name), flags.query.format, output)? {
         return Ok(());
     }
     if ours.is_empty() {
@@ -45,8 +45,8 @@ pub(crate) fn events(flags: &Events, output: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let now = Timestamp::now();
-    let rows = ours.iter().map(|(event, _)| row(event, now));
-    Ok(table::write(output, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"], rows)?)
+    let heading = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
+    Ok(table::write(output, heading, ours.iter().map(|(event, _)| row(event, now)))?)
 }
 
 /// An event of Plimsoll's programs, as it was read and as it is shown.
@@ -87,8 +87,8 @@ fn watch(
     let words = ["get", "events", scope, "--watch-only", "--output=json"];
     let running = cluster.kubectl().start(&words)?;
     let stdout = running.stdout().context("kubectl has no output")?;
-    let values = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Value>();
-    for value in values.map_while(Result::ok) {
+    let reader = serde_json::Deserializer::from_reader(BufReader::new(stdout));
+    for value in reader.into_iter::<Value>().map_while(Result::ok) {
         if let Some((event, value)) = of_ours(value) {
             write_one(&event, &value, format, output)?;
             output.flush()?;

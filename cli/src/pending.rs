@@ -54,7 +54,7 @@ struct Answer<'a> {
 ///
 /// If neither the extender answers nor the pods can be listed, or the pods cannot be listed for a selector.
 pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let namespace = cluster.namespace_of(&flags.namespaces);
     let decisions = extender::get::<Decisions>(&cluster, "/v1/pending");
     let pods = pods(flags, namespace.as_deref(), &cluster);
@@ -82,15 +82,18 @@ pub(crate) fn pending(flags: &Pending, output: &mut dyn Write) -> Result<()> {
     };
     let groups = grouped(waiting);
     let answer = Answer { time, without_decisions: decisions.is_err(), groups: &groups };
-    let names = groups.iter().flat_map(|group| &group.pods).map(|pod| format!("pod/{pod}"));
-    if write_form(&answer, names, flags.format, output)? {
+    let mut names = Vec::new();
+    for group in &groups {
+        names.extend(group.pods.iter().map(|pod| format!("pod/{pod}")));
+    }
+    if write_form(&answer, names, flags.query.format, output)? {
         return Ok(());
     }
     if groups.is_empty() {
         writeln!(output, "No pod waits for a node{}.", scope(namespace.as_deref()))?;
         return Ok(());
     }
-    let wide = flags.format.is_wide();
+    let wide = flags.query.format.is_wide();
     let mut heading = vec!["WAITS", "PODS", "NAMESPACE", "WORKLOAD", "WHY", "FITS IF"];
     heading.extend(wide.then_some("NAMES"));
     table::write(output, heading, groups.iter().map(|group| row(group, wide)))?;

@@ -12,7 +12,7 @@ use placement::policy::{LoadPolicy, PolicyError, PolicyKind, ReadingSource, json
 use serde::Deserialize;
 
 use crate::advice;
-use crate::args::{Check, Convert, Source};
+use crate::args::{CheckPolicy, Convert, Source};
 use crate::format::printable;
 use crate::output::json;
 
@@ -24,7 +24,7 @@ const MAX_FILE: u64 = 1 << 20;
 /// # Errors
 ///
 /// Where a file cannot be read, or that of the queries is faulty. A faulty policy is an answer with exit status 1.
-pub(crate) fn check(flags: &Check, output: &mut dyn Write) -> Result<ExitCode> {
+pub(crate) fn check(flags: &CheckPolicy, output: &mut dyn Write) -> Result<ExitCode> {
     let text = read(&flags.file)?;
     let source = source(flags)?;
     let report = report(&text, &source);
@@ -87,7 +87,7 @@ fn report(text: &str, source: &ReadingSource) -> PolicyCheck {
 }
 
 /// The source of readings, by the flags.
-fn source(flags: &Check) -> Result<ReadingSource> {
+fn source(flags: &CheckPolicy) -> Result<ReadingSource> {
     /// The fields of the annotator's file that are read.
     #[derive(Deserialize)]
     struct Queries {

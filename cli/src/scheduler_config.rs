@@ -156,7 +156,7 @@ impl Extender {
     }
 
     /// The first lines of the entry that leads to this path.
-    fn lines(&self, path: &str) -> String {
+    fn entry(&self, path: &str) -> String {
         let Self { url, name, certificates } = self;
         let mut lines = format!("- urlPrefix: {url}/{path}\n");
         if self.has_tls() {
@@ -218,7 +218,7 @@ impl Needs {
 /// The entry for all pods; `None` if the policy needs none.
 fn load_entry(policy: &LoadPolicy, extender: &Extender) -> Option<String> {
     let Needs { filter, scores } = Needs::of(policy);
-    let mut entry = format!("{LOAD}{}", extender.lines("load-aware"));
+    let mut entry = format!("{LOAD}{}", extender.entry("load-aware"));
     if filter {
         entry += "  filterVerb: filter\n";
     }
@@ -283,7 +283,7 @@ fn gpu_entry(policy: &LoadPolicy, extender: &Extender) -> String {
     } else {
         (GPU_SCORED_HERE, "  prioritizeVerb: prioritize\n  weight: 3\n")
     };
-    let lines = extender.lines("gpushare-scheduler");
+    let lines = extender.entry("gpushare-scheduler");
     format!("{comment}{lines}  filterVerb: filter\n{score}{GPU_END}")
 }
 

@@ -85,16 +85,16 @@ fn checksum(text: &str) -> String {
 ///
 /// If it cannot be read.
 pub(crate) fn show(flags: &Show, output: &mut dyn Write) -> Result<()> {
-    refuse_names(flags.format)?;
-    let cluster = Cluster::new(&flags.access);
+    refuse_names(flags.query.format)?;
+    let cluster = Cluster::new(&flags.query.access);
     if flags.effective {
         let report: PolicyCheck = extender::get(&cluster, "/v1/policy")?;
-        let is_written = write_form(&report, [], flags.format, output)?;
+        let is_written = write_form(&report, [], flags.query.format, output)?;
         return if is_written { Ok(()) } else { write_report(&report, output) };
     }
     let found = stored(&cluster, &cluster.policy_map()?)?;
     let text = if flags.previous { previous(&found)? } else { found.policy() };
-    if write_form(&json!({ KEY: text }), [], flags.format, output)? {
+    if write_form(&json!({ KEY: text }), [], flags.query.format, output)? {
         return Ok(());
     }
     // Elsewhere it is a copy of the policy, for `policy check -` and files.

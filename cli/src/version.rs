@@ -27,7 +27,7 @@ pub(crate) struct Program {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct Versions {
     client: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     extender: Option<String>,
@@ -43,11 +43,11 @@ struct Answer {
 ///
 /// If names are asked for, or `output` cannot be written.
 pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCode> {
-    refuse_names(flags.format)?;
+    refuse_names(flags.query.format)?;
     let mut answer =
-        Answer { client: CLIENT, extender: None, programs: Vec::new(), problems: Vec::new() };
+        Versions { client: CLIENT, extender: None, programs: Vec::new(), problems: Vec::new() };
     if !flags.client {
-        let cluster = Cluster::new(&flags.access);
+        let cluster = Cluster::new(&flags.query.access);
         match cluster.extender().and_then(|url| extender::text(&format!("{url}/version"))) {
             // A text, or a text in quotes.
             Ok(text) => answer.extender = Some(text.trim().trim_matches('"').to_owned()),
@@ -60,7 +60,7 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
             }
         }
     }
-    if write_form(&answer, [], flags.format, output)? {
+    if write_form(&answer, [], flags.query.format, output)? {
         return Ok(code(&answer));
     }
     writeln!(output, "plimsoll   {CLIENT}")?;
@@ -78,7 +78,7 @@ pub(crate) fn version(flags: &Version, output: &mut dyn Write) -> Result<ExitCod
     Ok(code(&answer))
 }
 
-fn code(answer: &Answer) -> ExitCode {
+fn code(answer: &Versions) -> ExitCode {
     if answer.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -91,6 +91,16 @@ impl Format {
     }
 }
 
+/// What is asked, and the form of the answer.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Query {
+    #[command(flatten)]
+    pub(crate) format: Format,
+
+    #[command(flatten)]
+    pub(crate) access: Access,
+}
+
 /// The name of a node: of the letters that the API server admits, so that it can stand in a path.
 pub(crate) fn node_name(text: &str) -> Result<String, String> {
     let fits = (1..=limits::NAME).contains(&text.len())

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use super::access::{Access, Connection, Format, Namespaces, node_name};
+use super::access::{Connection, Namespaces, Query, node_name};
 
 /// Flags of `gpus`.
 #[derive(Debug, Parser)]
@@ -17,10 +17,7 @@ pub(crate) struct Gpus {
     pub(crate) selector: Option<String>,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const GPUS_EXAMPLES: &str = "\
@@ -66,10 +63,7 @@ pub(crate) struct Capacity {
     pub(crate) selector: Option<String>,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const CAPACITY_EXAMPLES: &str = "\
@@ -97,10 +91,7 @@ pub(crate) struct Defragment {
     pub(crate) priority: Option<i32>,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const DEFRAGMENT_EXAMPLES: &str = "\
@@ -163,10 +154,7 @@ pub(crate) struct TopRows {
     pub(crate) all: bool,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 /// Flags of `top pods`.

@@ -163,7 +163,7 @@ pub(crate) enum PolicyCommand {
     /// policy is refused with the line and the field, and exit status 1.
     ///
     /// Likely mistakes that the programs accept are warnings on stderr, such as a limit that no usage can reach.
-    Check(Check),
+    Check(CheckPolicy),
     /// Write a policy of crane-scheduler as a SchedulingPolicy that decides the same.
     ///
     /// Every field is written, with its default where crane has none. Comments above say what to consider changing. A
@@ -192,7 +192,7 @@ pub(crate) enum PolicyCommand {
 /// Flags of `policy check`.
 #[derive(Debug, Parser)]
 #[command(after_help = CHECK_EXAMPLES)]
-pub(crate) struct Check {
+pub(crate) struct CheckPolicy {
     /// The policy; `-` reads stdin.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -333,10 +333,7 @@ Examples:
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct Diff {
     #[command(flatten)]
-    pub(crate) format: access::Format,
-
-    #[command(flatten)]
-    pub(crate) access: access::Access,
+    pub(crate) query: access::Query,
 }
 
 const DIFF_EXAMPLES: &str = "\

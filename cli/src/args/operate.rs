@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use super::access::{Access, Connection, Format};
+use super::access::{Access, Connection, Format, Query};
 
 /// Flags of `doctor`.
 #[derive(Debug, Parser)]
@@ -19,10 +19,7 @@ pub(crate) struct Doctor {
     pub(crate) certificate_days: u16,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const DOCTOR_EXAMPLES: &str = "\
@@ -83,10 +80,7 @@ pub(crate) struct Version {
     pub(crate) client: bool,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 /// Flags of `completion`.

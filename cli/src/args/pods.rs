@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use super::access::{Access, Format, Namespaces, node_name};
+use super::access::{Namespaces, Query, node_name};
 
 /// Flags of `why`.
 #[derive(Debug, Parser)]
@@ -40,10 +40,7 @@ pub(crate) struct Why {
     pub(crate) fresh: bool,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const WHY_EXAMPLES: &str = "\
@@ -75,10 +72,7 @@ pub(crate) struct Pending {
     pub(crate) selector: Option<String>,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const PENDING_EXAMPLES: &str = "\
@@ -109,10 +103,7 @@ pub(crate) struct Events {
     pub(crate) watch: bool,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 const EVENTS_EXAMPLES: &str = "\

@@ -42,7 +42,7 @@ pub(crate) enum SchedulerCommand {
 
 /// Which node, and what on it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Node {
+pub(crate) struct ControlPlaneNode {
     /// Where Plimsoll is installed.
     #[arg(long, default_value = "plimsoll", value_name = "NAME", value_parser = namespace)]
     pub(crate) namespace: String,
@@ -99,7 +99,7 @@ pub(crate) struct Enable {
     pub(crate) plain_http: bool,
 
     #[command(flatten)]
-    pub(crate) node: Node,
+    pub(crate) node: ControlPlaneNode,
 }
 
 const ENABLE_EXAMPLES: &str = "\
@@ -120,14 +120,14 @@ pub(crate) struct Disable {
     pub(crate) dry_run: bool,
 
     #[command(flatten)]
-    pub(crate) node: Node,
+    pub(crate) node: ControlPlaneNode,
 }
 
 /// Flags of `scheduler status`.
 #[derive(Debug, Parser)]
 pub(crate) struct Status {
     #[command(flatten)]
-    pub(crate) node: Node,
+    pub(crate) node: ControlPlaneNode,
 }
 
 /// Flags of `scheduler certificates`.

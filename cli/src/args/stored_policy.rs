@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-use super::access::{Access, Format};
+use super::access::{Access, Query};
 
 /// Flags of `policy show`.
 #[derive(Debug, Parser)]
@@ -18,10 +18,7 @@ pub(crate) struct Show {
     pub(crate) effective: bool,
 
     #[command(flatten)]
-    pub(crate) format: Format,
-
-    #[command(flatten)]
-    pub(crate) access: Access,
+    pub(crate) query: Query,
 }
 
 /// Flags of `policy apply`.

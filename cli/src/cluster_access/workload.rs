@@ -72,8 +72,12 @@ impl Workload {
     pub(crate) fn certificates(&self) -> Vec<(&str, bool)> {
         let mut found = Vec::new();
         for volume in &self.spec.template.spec.volumes {
-            let projected = volume["projected"]["sources"].as_array().into_iter().flatten();
-            for secret in projected.map(|source| &source["secret"]).chain([&volume["secret"]]) {
+            let mut secrets = Vec::new();
+            for source in volume["projected"]["sources"].as_array().into_iter().flatten() {
+                secrets.push(&source["secret"]);
+            }
+            secrets.push(&volume["secret"]);
+            for secret in secrets {
                 let name = secret["name"].as_str().or(secret["secretName"].as_str());
                 // The keys that are mounted; all without a list.
                 let keys = secret["items"].as_array().filter(|keys| !keys.is_empty());

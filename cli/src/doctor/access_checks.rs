@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::facts::{AdmissionPolicy, Binding, BindingSpec, Facts, PLUGIN, Right};
+use super::facts::{AdmissionObject, Facts, PLUGIN, Right};
 use super::finding::{Findings, few};
 use super::programs::WORKLOADS;
 use crate::cluster_access::EXTENDER;
@@ -70,8 +70,9 @@ pub(crate) fn admission(facts: &Facts, found: &mut Findings) {
     let mut judged = 0;
     for guard in &guards() {
         let policy = policies.map(|all| all.iter().find(|it| it.metadata.name == guard.name));
-        let own: Option<Vec<&Binding>> =
-            bindings.map(|all| all.iter().filter(|it| it.spec.policy_name == guard.name).collect());
+        let is_own = |it: &&AdmissionObject| it.spec["policyName"] == guard.name;
+        let own: Option<Vec<&AdmissionObject>> =
+            bindings.map(|all| all.iter().filter(is_own).collect());
         let is_wanted = if parts_known {
             is_installed(guard.of, facts)
         } else {
@@ -110,29 +111,31 @@ fn find(guard: &Guard, what: String, found: &mut Findings) {
     if is_lifted { found.warn(what, MOVE) } else { found.fail(what, APPLY) }
 }
 
-fn judge_policy(guard: &Guard, policy: Option<&AdmissionPolicy>, found: &mut Findings) {
+fn judge_policy(guard: &Guard, policy: Option<&AdmissionObject>, found: &mut Findings) {
     let Guard { name, effect, .. } = guard;
     let Some(policy) = policy else {
         return find(guard, format!("policy {name} is missing: {effect}"), found);
     };
     let spec = &policy.spec;
-    if spec.failure_policy.as_deref().is_some_and(|it| it != "Fail") {
+    // It is `Fail` where it is absent.
+    if spec["failurePolicy"].as_str().is_some_and(|it| it != "Fail") {
         found.warn(
             format!("policy {name} has another failurePolicy than Fail, so that what it cannot judge passes: {effect}"),
             APPLY,
         );
     }
     let mut less: Vec<String> =
-        narrowed_by(&spec.match_constraints).into_iter().map(str::to_owned).collect();
-    for condition in &spec.match_conditions {
-        if condition.name == FOR_GPUSHARE {
+        narrowed_by(&spec["matchConstraints"]).into_iter().map(str::to_owned).collect();
+    for condition in spec["matchConditions"].as_array().into_iter().flatten() {
+        let named = condition["name"].as_str().unwrap_or_default();
+        if named == FOR_GPUSHARE {
             found.warn(format!("policy {name} lets gpushare's accounts write claims"), MOVE);
-        } else if !guard.conditions.contains(&condition.name.as_str()) {
-            less.push(condition.name.clone());
+        } else if !guard.conditions.contains(&named) {
+            less.push(named.to_owned());
         }
     }
     let mut resources: Vec<&str> = Vec::new();
-    for rule in spec.match_constraints["resourceRules"].as_array().into_iter().flatten() {
+    for rule in spec["matchConstraints"]["resourceRules"].as_array().into_iter().flatten() {
         let named = rule["resources"].as_array().map_or(&[][..], Vec::as_slice);
         resources.extend(named.iter().filter_map(Value::as_str));
     }
@@ -150,17 +153,18 @@ fn judge_policy(guard: &Guard, policy: Option<&AdmissionPolicy>, found: &mut Fin
     }
 }
 
-fn judge_bindings(guard: &Guard, own: &[&Binding], found: &mut Findings) {
+fn judge_bindings(guard: &Guard, own: &[&AdmissionObject], found: &mut Findings) {
     let Guard { name, effect, .. } = guard;
     if own.is_empty() {
         return find(guard, format!("binding {name} is missing: {effect}"), found);
     }
     let (mut actions, mut narrowings) = (Vec::new(), Vec::new());
-    for BindingSpec { validation_actions, match_resources, .. } in own.iter().map(|it| &it.spec) {
-        actions.extend(validation_actions.iter().map(String::as_str));
-        if validation_actions.iter().any(|action| action == "Deny") {
-            let mut narrowed = narrowed_by(match_resources);
-            if !is_empty(&match_resources["resourceRules"]) {
+    for AdmissionObject { spec, .. } in own {
+        let own_actions = spec["validationActions"].as_array().map_or(&[][..], Vec::as_slice);
+        actions.extend(own_actions.iter().filter_map(Value::as_str));
+        if own_actions.iter().any(|action| action == "Deny") {
+            let mut narrowed = narrowed_by(&spec["matchResources"]);
+            if !is_empty(&spec["matchResources"]["resourceRules"]) {
                 narrowed.push("resourceRules");
             }
             narrowings.push(narrowed);

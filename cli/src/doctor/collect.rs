@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 
 use anyhow::Result;
+use api::health::Health;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::certificates::end_of;
-use super::facts::{ConfigMap, Fact, Facts, PLUGIN, Read, Right, Secret};
-use super::health::Healths;
-use crate::cluster_access::objects::{Event, List, Meta, Pod};
+use super::facts::{CertificateSecret, ConfigMap, Fact, Facts, Healths, PLUGIN, Read, Right};
+use crate::cluster_access::objects::{Event, List, Object, Pod};
 use crate::cluster_access::workload::{Workload, name_of};
 use crate::cluster_access::{
     CLIENT_SECRET, Cluster, EXTENDER, EXTENDER_LEASE, Failure, Forward, Kubectl, PolicyMap,
@@ -33,7 +32,7 @@ pub(crate) const ADMIN_PORTS: [(&str, u16); 5] = [
 /// How many pods of a program are asked, those that are not ready first.
 pub(crate) const MAX_PODS: usize = 10;
 
-/// Reads the facts that are needed, and no others.
+/// Reads the workloads and pods of Plimsoll, and of the other facts those that are needed.
 ///
 /// # Errors
 ///
@@ -49,13 +48,11 @@ pub(crate) fn collect(
     let kubectl = cluster.kubectl();
     let in_namespace = format!("--namespace={namespace}");
     let asked = Asked { kubectl, needed };
-    let (now, own_time) = match asked.read(Time, || Ok(())) {
-        Ok(()) => server_time(kubectl),
-        Err(failure) => (Err(failure), [Timestamp::now(); 2]),
-    };
-    let workloads: Read<Vec<Workload>> =
-        asked.read(Workloads, || cluster.list_ours("deployments,daemonsets"));
-    let pods: Read<Vec<Pod>> = asked.read(Pods, || cluster.list_ours("pods"));
+    let (now, own_time) = asked
+        .read(Time, || Ok(server_time(kubectl)))
+        .unwrap_or_else(|failure| (Err(failure), [Timestamp::now(); 2]));
+    let workloads: Read<Vec<Workload>> = cluster.list_ours("deployments,daemonsets");
+    let pods: Read<Vec<Pod>> = cluster.list_ours("pods");
     let of_kubeadm = ["pods", KUBE_SYSTEM, "--selector=component=kube-scheduler"];
     let schedulers: Read<Vec<Pod>> = asked.list(Schedulers, &of_kubeadm);
     let toolkits = "--selector=app=nvidia-container-toolkit-daemonset";
@@ -130,15 +127,11 @@ fn if_found<T>(read: Read<T>) -> Read<Option<T>> {
 
 /// The API server's time, as it writes it into an answer about its caller, and this machine's time before and after.
 fn server_time(kubectl: &Kubectl) -> (Read<Timestamp>, [Timestamp; 2]) {
-    #[derive(Deserialize)]
-    struct Review {
-        metadata: Meta,
-    }
     let before = Timestamp::now();
     let answer = kubectl.run(&["auth", "whoami", "--output=json"]);
     let own = [before, Timestamp::now()];
     let time = answer.and_then(|answer| {
-        let review: Option<Review> = serde_json::from_str(&answer).ok();
+        let review: Option<Object> = serde_json::from_str(&answer).ok();
         let time = review.and_then(|review| review.metadata.creation_timestamp);
         time.ok_or_else(|| Failure::Other("kubectl auth whoami tells no time".to_owned()))
     });
@@ -165,7 +158,7 @@ fn certificates(
     kubectl: &Kubectl,
     workloads: &Read<Vec<Workload>>,
     namespace: &str,
-) -> Vec<Secret> {
+) -> Vec<CertificateSecret> {
     let mut mounted: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     // No Deployment or DaemonSet names it.
     mounted.insert((namespace, CLIENT_SECRET), "");
@@ -184,13 +177,13 @@ fn certificates(
             }
         }
     }
-    let secret = |((namespace, name), of): ((&str, &str), &str)| Secret {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        of: of.to_owned(),
-        end: certificate(kubectl, name, &format!("--namespace={namespace}")),
-    };
-    mounted.into_iter().map(secret).collect()
+    let mut secrets = Vec::new();
+    for ((namespace, name), of) in mounted {
+        let end = certificate(kubectl, name, &format!("--namespace={namespace}"));
+        let [namespace, name, of] = [namespace, name, of].map(str::to_owned);
+        secrets.push(CertificateSecret { namespace, name, of, end });
+    }
+    secrets
 }
 
 /// When the certificate of a Secret ends; `None` if there is no such Secret. Only the certificate is asked for.
@@ -211,23 +204,24 @@ fn healths(kubectl: &Kubectl, pods: &Read<Vec<Pod>>, program: &str) -> Read<Heal
     running.sort_by_key(|pod| pod.is_ready());
     let not_asked = running.len().saturating_sub(MAX_PODS);
     running.truncate(MAX_PODS);
-    // Each waits for a port-forward.
-    let texts = thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for pod in &running {
-            threads.push(scope.spawn(|| admin(kubectl, pod, "/v1/health")));
-        }
-        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-    });
     let mut healths = Healths { pods: BTreeMap::new(), not_asked };
-    for (pod, text) in running.into_iter().zip(texts) {
-        let text = text.unwrap_or_else(|_| Err(Failure::Other("a thread ended".to_owned())));
-        let health = text.and_then(|text| {
-            serde_json::from_str(&text).map_err(|error| Failure::Other(error.to_string()))
-        });
-        healths.pods.insert(pod.metadata.name.clone(), health);
-    }
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for pod in running {
+            // Each waits for a port-forward.
+            threads.push((pod, scope.spawn(move || health(kubectl, pod))));
+        }
+        for (pod, thread) in threads {
+            let ended = |_| Err(Failure::Other("a thread ended".to_owned()));
+            healths.pods.insert(pod.metadata.name.clone(), thread.join().unwrap_or_else(ended));
+        }
+    });
     Ok(healths)
+}
+
+fn health(kubectl: &Kubectl, pod: &Pod) -> Read<Health> {
+    let text = admin(kubectl, pod, "/v1/health")?;
+    serde_json::from_str(&text).map_err(|error| Failure::Other(error.to_string()))
 }
 
 /// What the admin port of a pod answers for a path, through a port-forward.
@@ -249,42 +243,35 @@ fn of_interest(event: &Event) -> bool {
 }
 
 /// Account, group, resource, name, verbs, and whether it is in the program's own namespace.
-pub(super) type Wanted =
+pub(super) type NeededRight =
     (&'static str, &'static str, &'static str, &'static str, &'static [&'static str], bool);
 
 /// In place of the name of the ConfigMap that the policy is read from.
 const POLICY: &str = "policy";
 
 /// The rights of docs/security.md that are always needed.
-pub(super) const RIGHTS: [Wanted; 21] = [
-    ("scheduler-extender", "", "nodes", "", &["get", "list", "watch"], false),
-    ("scheduler-extender", "", "pods", "", &["get", "list", "watch"], false),
-    ("scheduler-extender", "policy", "poddisruptionbudgets", "", &["list"], false),
-    ("scheduler-extender", "", "pods/binding", "", &["create"], false),
-    ("scheduler-extender", "events.k8s.io", "events", "", &["create", "patch"], false),
-    (
-        "scheduler-extender",
-        "coordination.k8s.io",
-        "leases",
-        EXTENDER_LEASE,
-        &["get", "update"],
-        true,
-    ),
-    ("scheduler-extender", "coordination.k8s.io", "leases", "", &["create"], true),
-    ("scheduler-extender", "", "configmaps", POLICY, &["get"], true),
-    ("scheduler-extender", "discovery.k8s.io", "endpointslices", "", &["list"], true),
+pub(super) const RIGHTS: [NeededRight; 21] = [
+    (EXTENDER, "", "nodes", "", &["get", "list", "watch"], false),
+    (EXTENDER, "", "pods", "", &["get", "list", "watch"], false),
+    (EXTENDER, "policy", "poddisruptionbudgets", "", &["list"], false),
+    (EXTENDER, "", "pods/binding", "", &["create"], false),
+    (EXTENDER, "events.k8s.io", "events", "", &["create", "patch"], false),
+    (EXTENDER, "coordination.k8s.io", "leases", EXTENDER_LEASE, &["get", "update"], true),
+    (EXTENDER, "coordination.k8s.io", "leases", "", &["create"], true),
+    (EXTENDER, "", "configmaps", POLICY, &["get"], true),
+    (EXTENDER, "discovery.k8s.io", "endpointslices", "", &["list"], true),
     ("annotator", "", "nodes", "", &["list", "watch", "patch"], false),
     ("annotator", "", "pods", "", &["list", "watch"], false),
     ("annotator", "events.k8s.io", "events", "", &["create", "patch"], false),
     ("annotator", "coordination.k8s.io", "leases", "plimsoll-annotator", &["get", "update"], true),
     ("annotator", "coordination.k8s.io", "leases", "", &["create"], true),
-    ("gpushare-device-plugin", "", "nodes", "", &["list", "watch", "patch"], false),
-    ("gpushare-device-plugin", "", "nodes/status", "", &["patch"], false),
-    ("gpushare-device-plugin", "", "pods", "", &["get", "list", "watch"], false),
-    ("gpushare-device-plugin", "", "pods", "", &["patch"], false),
-    ("gpushare-device-plugin", "resource.k8s.io", "resourceslices", "", &["list", "watch"], false),
-    ("gpushare-device-plugin", "events.k8s.io", "events", "", &["create"], false),
-    ("gpushare-device-plugin", "events.k8s.io", "events", "", &["patch"], false),
+    (PLUGIN, "", "nodes", "", &["list", "watch", "patch"], false),
+    (PLUGIN, "", "nodes/status", "", &["patch"], false),
+    (PLUGIN, "", "pods", "", &["get", "list", "watch"], false),
+    (PLUGIN, "", "pods", "", &["patch"], false),
+    (PLUGIN, "resource.k8s.io", "resourceslices", "", &["list", "watch"], false),
+    (PLUGIN, "events.k8s.io", "events", "", &["create"], false),
+    (PLUGIN, "events.k8s.io", "events", "", &["patch"], false),
 ];
 
 /// Asks the API server about each right of the programs that run, in one call of kubectl.
@@ -334,9 +321,9 @@ fn rights(
 
 /// kubectl writes the objects that it made one after the other, or as a list.
 fn answers(text: &str) -> Vec<Value> {
-    let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let reader = serde_json::Deserializer::from_str(text);
     let mut answers = Vec::new();
-    for value in values.map_while(Result::ok) {
+    for value in reader.into_iter::<Value>().map_while(Result::ok) {
         match value["items"].as_array() {
             Some(items) => answers.extend(items.clone()),
             None => answers.push(value),

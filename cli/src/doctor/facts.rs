@@ -1,11 +1,13 @@
 //! What doctor looks at, as plain values. `collect` reads them, the checks judge them.
 
+use std::collections::BTreeMap;
+
+use api::health::Health;
 use jiff::Timestamp;
 use placement::names::Names;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::health::Healths;
 pub(crate) use crate::cluster_access::objects::ConfigMap;
 use crate::cluster_access::objects::{Event, Lease, Meta, Node, Pod};
 use crate::cluster_access::workload::{Workload, find, name_of};
@@ -18,18 +20,18 @@ pub(crate) type Read<T> = Result<T, Failure>;
 pub(crate) const PLUGIN: &str = "gpushare-device-plugin";
 /// The second scheduler's Deployment.
 pub(crate) const SECOND_SCHEDULER: &str = "kube-scheduler";
+/// The label of gpushare's nodes.
+pub(crate) const GPUSHARE: &str = "gpushare";
 /// The prefix of annotations, unless a setting names another.
 const ANNOTATION_PREFIX: &str = "plimsoll.dev";
 /// The key of the policy's ConfigMap, unless the programs' flags name another file.
 const POLICY_KEY: &str = "policy.yaml";
 
-/// Facts that are read by calls of their own. A check names those that it looks at, and only these are read.
+/// What is read where a check names it. Plimsoll's workloads and pods, by which other facts are found, are always read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fact {
     Time,
     ServerVersion,
-    Workloads,
-    Pods,
     Nodes,
     Schedulers,
     KubeadmConfig,
@@ -46,21 +48,6 @@ pub(crate) enum Fact {
     Events,
     NodeLeases,
     Toolkits,
-}
-
-impl Fact {
-    /// The facts by which it is found.
-    pub(crate) fn sources(self) -> &'static [Fact] {
-        match self {
-            Self::ExtenderHealth
-            | Self::AnnotatorHealth
-            | Self::ExporterHealth
-            | Self::PluginHealth => &[Self::Pods],
-            Self::Rights => &[Self::Pods, Self::Workloads],
-            Self::Policy | Self::Certificates => &[Self::Workloads],
-            _ => &[],
-        }
-    }
 }
 
 /// Everything that is looked at. A fact that no check asked for is an error, too.
@@ -99,10 +86,10 @@ pub(crate) struct Facts {
     pub(crate) exporters: Read<Healths>,
     pub(crate) plugins: Read<Healths>,
     /// Secrets with certificates; `None` if Secrets are not asked for.
-    pub(crate) certificates: Option<Vec<Secret>>,
+    pub(crate) certificates: Option<Vec<CertificateSecret>>,
     /// Admission policies and their bindings.
-    pub(crate) policies: Read<Vec<AdmissionPolicy>>,
-    pub(crate) bindings: Read<Vec<Binding>>,
+    pub(crate) policies: Read<Vec<AdmissionObject>>,
+    pub(crate) bindings: Read<Vec<AdmissionObject>>,
     /// Rights of the accounts of Plimsoll's programs that have a pod.
     pub(crate) rights: Read<Vec<Right>>,
     /// Events of Plimsoll's programs, and those of pods that were scheduled or not.
@@ -113,49 +100,33 @@ pub(crate) struct Facts {
     pub(crate) toolkits: Read<Vec<Workload>>,
 }
 
-/// An admission policy.
+/// The health of a program's pods that run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Healths {
+    /// By pod.
+    pub(crate) pods: BTreeMap<String, Read<Health>>,
+    /// How many more run that were not asked.
+    pub(crate) not_asked: usize,
+}
+
+impl Healths {
+    /// The versions that the pods tell.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = &str> {
+        self.pods.values().flatten().map(|health| health.version.as_str())
+    }
+}
+
+/// An admission policy, or a binding of one.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct AdmissionPolicy {
+pub(crate) struct AdmissionObject {
     pub(crate) metadata: Meta,
-    pub(crate) spec: AdmissionSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct AdmissionSpec {
-    /// `Fail` where it is absent.
-    pub(crate) failure_policy: Option<String>,
-    pub(crate) match_constraints: Value,
-    pub(crate) match_conditions: Vec<Condition>,
-}
-
-/// A match condition of an admission policy.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Condition {
-    pub(crate) name: String,
-}
-
-/// A binding of an admission policy.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct Binding {
-    pub(crate) metadata: Meta,
-    pub(crate) spec: BindingSpec,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct BindingSpec {
-    pub(crate) policy_name: String,
-    pub(crate) validation_actions: Vec<String>,
-    pub(crate) match_resources: Value,
+    pub(crate) spec: Value,
 }
 
 /// A Secret with a certificate.
 #[derive(Debug, Clone)]
-pub(crate) struct Secret {
+pub(crate) struct CertificateSecret {
     pub(crate) namespace: String,
     pub(crate) name: String,
     /// The program whose pods do not start without it; empty if there is none.
@@ -177,6 +148,17 @@ pub(crate) struct Right {
     /// Empty for all.
     pub(crate) name: String,
     pub(crate) allowed: bool,
+}
+
+/// Whether Plimsoll's device plugin is to serve the node, or does.
+pub(crate) fn is_gpu_node(node: &Node, names: &Names) -> bool {
+    let labels = &node.metadata.labels;
+    labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_gpus(node, names)
+}
+
+/// Whether the node reports GPUs.
+pub(crate) fn has_gpus(node: &Node, names: &Names) -> bool {
+    node.metadata.annotations.contains_key(&names.gpus())
 }
 
 impl Facts {

@@ -109,13 +109,7 @@ impl Findings {
 
     /// A fact; if it could not be read that is found, and the answer is `None`.
     pub(crate) fn read<T>(&mut self, fact: &str, read: Result<T, &Failure>) -> Option<T> {
-        match read {
-            Ok(value) => Some(value),
-            Err(failure) => {
-                self.unread(fact, failure);
-                None
-            }
-        }
+        read.map_err(|failure| self.unread(fact, failure)).ok()
     }
 
     /// Everything that was found; a check that has found nothing is not known to be well.

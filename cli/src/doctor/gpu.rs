@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use placement::names::{GPU_COUNT_RESOURCE, Names};
+use placement::names::GPU_COUNT_RESOURCE;
 use serde_json::Value;
 
-use super::facts::{Facts, PLUGIN};
+use super::facts::{Facts, GPUSHARE, PLUGIN, has_gpus, is_gpu_node};
 use super::finding::Findings;
 use super::programs::{EVENTS, NODES, PODS, WORKLOADS, has_extender, why_not_ready};
 use crate::cluster_access::EXTENDER;
@@ -32,8 +32,6 @@ const REPLACED: [(&str, &[&str]); 2] = [
         &["pod-deletion-required", "drain-required", "pod-restart-required", "upgrade-failed"],
     ),
 ];
-/// The label of gpushare's nodes.
-const GPUSHARE: &str = "gpushare";
 /// Resources by which other device plugins give out GPUs, and how the names of others begin: a share of GPUs, a part
 /// of a GPU (MIG).
 const OTHERS: [&str; 4] = ["nvidia.com/gpu", "nvidia.com/gpu.", "nvidia.com/mig-", "amd.com/gpu"];
@@ -44,19 +42,9 @@ const NVIDIA: &str = "nvidia.com/";
 /// stays every half an hour.
 const AUDITED: i64 = 2_100;
 
-/// Whether Plimsoll's device plugin is to serve the node, or does.
-pub(crate) fn is_gpu_node(node: &Node, names: &Names) -> bool {
-    let labels = &node.metadata.labels;
-    labels.get(GPUSHARE).is_some_and(|value| value == "true") || has_gpus(node, names)
-}
-
 fn driver_is_replaced(node: &Node) -> bool {
     let value_of = |key: &str| node.metadata.labels.get(key).map_or("", String::as_str);
     REPLACED.iter().any(|(key, values)| values.contains(&value_of(key)))
-}
-
-fn has_gpus(node: &Node, names: &Names) -> bool {
-    node.metadata.annotations.contains_key(&names.gpus())
 }
 
 /// The device plugin, if it is installed. If it is not, or that is not known, this is found.

@@ -5,28 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use api::health::{Condition, ConditionState, Health};
+use api::health::{Condition, ConditionState};
 
 use super::CHECKS;
-use super::facts::{PLUGIN, Read};
+use super::facts::{Healths, PLUGIN, Read};
 use super::finding::{Findings, Level, few};
 use crate::cluster_access::EXTENDER;
-
-/// The health of a program's pods that run.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Healths {
-    /// By pod.
-    pub(crate) pods: BTreeMap<String, Read<Health>>,
-    /// How many more run that were not asked.
-    pub(crate) not_asked: usize,
-}
-
-impl Healths {
-    /// The versions that the pods tell.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = &str> {
-        self.pods.values().flatten().map(|health| health.version.as_str())
-    }
-}
 
 /// The name of the check that a condition of a program belongs to.
 fn check_of(program: &str, id: &str) -> &'static str {
@@ -46,7 +30,8 @@ fn check_of(program: &str, id: &str) -> &'static str {
 
 /// What the pods of a program say of a check.
 pub(crate) struct Told<'a> {
-    pub(crate) conditions: Vec<&'a Condition>,
+    /// Each with its pod.
+    pub(crate) conditions: Vec<(&'a str, &'a Condition)>,
     /// Whether a pod runs, and all that run have told.
     pub(crate) all_known: bool,
 }
@@ -55,7 +40,7 @@ impl Told<'_> {
     /// What is well, each text once.
     pub(crate) fn well(&self) -> String {
         let mut texts = Vec::new();
-        for Condition { state, text, .. } in &self.conditions {
+        for (_, Condition { state, text, .. }) in &self.conditions {
             if *state == ConditionState::Ok && text != "ready" && !texts.contains(text) {
                 texts.push(text.clone());
             }
@@ -67,8 +52,8 @@ impl Told<'_> {
 impl Findings {
     /// Finds what the pods of a program say of this check, and the pods that say nothing.
     pub(crate) fn told<'a>(&mut self, program: &str, healths: &'a Read<Healths>) -> Told<'a> {
-        let (told, pods) = self.conditions(program, healths);
-        self.find_each(program, pods);
+        let told = self.conditions(program, healths);
+        self.find_each(program, &told.conditions);
         told
     }
 
@@ -78,26 +63,18 @@ impl Findings {
         program: &str,
         healths: &'a Read<Healths>,
     ) -> Told<'a> {
-        let (told, pods) = self.conditions(program, healths);
-        if !told.conditions.iter().any(|condition| condition.state == ConditionState::Ok) {
-            self.find_each(program, pods);
+        let told = self.conditions(program, healths);
+        if !told.conditions.iter().any(|(_, condition)| condition.state == ConditionState::Ok) {
+            self.find_each(program, &told.conditions);
         }
         told
     }
 
-    /// The conditions of this check, and with their pods.
-    fn conditions<'a>(
-        &mut self,
-        program: &str,
-        healths: &'a Read<Healths>,
-    ) -> (Told<'a>, Vec<(&'a str, &'a Condition)>) {
+    /// The conditions of this check. Finds the pods that say nothing.
+    fn conditions<'a>(&mut self, program: &str, healths: &'a Read<Healths>) -> Told<'a> {
         let mut told = Told { conditions: Vec::new(), all_known: false };
-        let mut by_pod = Vec::new();
-        let Some(Healths { pods, not_asked }) =
-            self.read(&format!("health of {program}"), healths.as_ref())
-        else {
-            return (told, by_pod);
-        };
+        let read = self.read(&format!("health of {program}"), healths.as_ref());
+        let Some(Healths { pods, not_asked }) = read else { return told };
         if pods.is_empty() {
             self.unknown(
                 format!("not checked: health of {program}: no pod of it runs"),
@@ -106,21 +83,21 @@ impl Findings {
         }
         told.all_known = !pods.is_empty() && *not_asked == 0;
         for (pod, health) in pods {
-            match self.read(&format!("health of {pod}"), health.as_ref()) {
-                None => told.all_known = false,
-                Some(health) => {
-                    let mut own: Vec<&Condition> = health.conditions.iter().collect();
-                    own.retain(|condition| check_of(program, &condition.id) == self.check());
-                    by_pod.extend(own.iter().map(|condition| (pod.as_str(), *condition)));
-                    told.conditions.extend(own);
+            let Some(health) = self.read(&format!("health of {pod}"), health.as_ref()) else {
+                told.all_known = false;
+                continue;
+            };
+            for condition in &health.conditions {
+                if check_of(program, &condition.id) == self.check() {
+                    told.conditions.push((pod.as_str(), condition));
                 }
             }
         }
-        (told, by_pod)
+        told
     }
 
     /// A finding for each thing that is not well, with its pods.
-    fn find_each(&mut self, program: &str, conditions: Vec<(&str, &Condition)>) {
+    fn find_each(&mut self, program: &str, conditions: &[(&str, &Condition)]) {
         let mut alike: BTreeMap<(Level, &str, &str, Option<&str>), Vec<String>> = BTreeMap::new();
         for (pod, Condition { id, state, text, remedy, .. }) in conditions {
             let level = match state {
@@ -130,7 +107,7 @@ impl Findings {
                 ConditionState::Failed => Level::Fail,
             };
             let of = (level, id.as_str(), text.as_str(), remedy.as_deref());
-            alike.entry(of).or_default().push(pod.to_owned());
+            alike.entry(of).or_default().push((*pod).to_owned());
         }
         for ((level, id, text, remedy), pods) in alike.into_iter().rev() {
             let see = format!("kubectl logs --all-containers -l app.kubernetes.io/name={program}");

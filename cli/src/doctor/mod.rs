@@ -50,63 +50,50 @@ pub(crate) struct Report {
 /// A check, by its name.
 struct Check {
     name: &'static str,
-    /// What it looks at; nothing else is known to it.
+    /// What it looks at beside Plimsoll's workloads and pods; nothing else is known to it.
     facts: &'static [Fact],
-    run: fn(&Facts, &mut Findings),
+    run: Run,
 }
 
 /// All checks, in the order of their lines.
 const CHECKS: [Check; 19] = [
-    check("extender", &[Workloads, Pods, ExtenderHealth], programs::extender),
-    check("annotator", &[Workloads, Pods, AnnotatorHealth], programs::annotator),
+    check("extender", &[ExtenderHealth], programs::extender),
+    check("annotator", &[AnnotatorHealth], programs::annotator),
     check(
         "kube-scheduler",
-        &[Workloads, Pods, Nodes, Schedulers, KubeadmConfig, SecondConfig],
+        &[Nodes, Schedulers, KubeadmConfig, SecondConfig],
         scheduling::configured,
     ),
-    check("requests", &[Workloads, Events, ExtenderHealth], scheduling::requests),
+    check("requests", &[Events, ExtenderHealth], scheduling::requests),
     check(
         "autoscalers",
-        &[Workloads, Nodes, Policy, SecondConfig, AutoscalerStatus],
+        &[Nodes, Policy, SecondConfig, AutoscalerStatus],
         autoscalers::autoscalers,
     ),
-    check(
-        "certificate",
-        &[Workloads, Time, Certificates, ExtenderHealth],
-        certificates::certificates,
-    ),
+    check("certificate", &[Time, Certificates, ExtenderHealth], certificates::certificates),
     check("clocks", &[Time, NodeLeases], readings::clocks),
-    check(
-        "readings",
-        &[Workloads, Pods, AnnotatorHealth, ExtenderHealth, ExporterHealth],
-        readings::fresh,
-    ),
-    check("writers", &[Workloads, Time, Nodes, Policy], readings::writers),
-    check("policy", &[Workloads, Policy, ExtenderHealth, AnnotatorHealth], programs::policy),
+    check("readings", &[AnnotatorHealth, ExtenderHealth, ExporterHealth], readings::fresh),
+    check("writers", &[Time, Nodes, Policy], readings::writers),
+    check("policy", &[Policy, ExtenderHealth, AnnotatorHealth], programs::policy),
     check("rights", &[Rights], access_checks::rights),
-    check("admission", &[Workloads, Admission], access_checks::admission),
-    check("gpu-nodes", &[Workloads, Pods, Nodes, PluginHealth], gpu::nodes),
-    check("cards", &[Workloads, ExtenderHealth, PluginHealth], gpu::gpus),
-    check("unit", &[Workloads, PluginHealth], gpu::unit),
-    check("cdi", &[Workloads, Nodes, ExtenderHealth, PluginHealth], gpu::cdi),
-    check("runtime", &[Workloads, Time, Nodes, Events, Toolkits], gpu::runtime),
+    check("admission", &[Admission], access_checks::admission),
+    check("gpu-nodes", &[Nodes, PluginHealth], gpu::nodes),
+    check("cards", &[ExtenderHealth, PluginHealth], gpu::gpus),
+    check("unit", &[PluginHealth], gpu::unit),
+    check("cdi", &[Nodes, ExtenderHealth, PluginHealth], gpu::cdi),
+    check("runtime", &[Time, Nodes, Events, Toolkits], gpu::runtime),
     check(
         "other-plugins",
-        &[Workloads, Time, Nodes, Events, ExtenderHealth, PluginHealth],
+        &[Time, Nodes, Events, ExtenderHealth, PluginHealth],
         gpu::other_plugins,
     ),
-    check(
-        "versions",
-        &[Workloads, Pods, Nodes, ServerVersion, ExtenderHealth, AnnotatorHealth],
-        programs::versions,
-    ),
+    check("versions", &[Nodes, ServerVersion, ExtenderHealth, AnnotatorHealth], programs::versions),
 ];
 
-const fn check(
-    name: &'static str,
-    facts: &'static [Fact],
-    run: fn(&Facts, &mut Findings),
-) -> Check {
+/// A check of facts.
+type Run = fn(&Facts, &mut Findings);
+
+const fn check(name: &'static str, facts: &'static [Fact], run: Run) -> Check {
     Check { name, facts, run }
 }
 
@@ -117,7 +104,7 @@ const fn check(
 /// If there is no such check, or kubectl reaches no cluster.
 pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode> {
     let checks = chosen(&flags.only)?;
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let facts = collect::collect(&cluster, &needed(&checks), flags.certificate_days)?;
     let report = report(&facts, &checks);
     let code = exit_code(&report.findings);
@@ -125,7 +112,7 @@ pub(crate) fn doctor(flags: &Doctor, output: &mut dyn Write) -> Result<ExitCode>
     wrong.retain(|finding| finding.level != Level::Ok);
     wrong.dedup_by_key(|finding| finding.check);
     let name = |finding: &&Finding| finding.check.to_owned();
-    if !write_form(&report, wrong.iter().map(name), flags.format, output)? {
+    if !write_form(&report, wrong.iter().map(name), flags.query.format, output)? {
         write_table(&report.findings, output)?;
     }
     Ok(code)
@@ -160,14 +147,9 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Check>> {
     Ok(CHECKS.iter().filter(is_chosen).collect())
 }
 
-/// The facts that these checks look at, and those by which they are read.
+/// The facts that these checks look at.
 fn needed(checks: &[&Check]) -> BTreeSet<Fact> {
-    let mut facts = BTreeSet::new();
-    for fact in checks.iter().flat_map(|check| check.facts) {
-        facts.insert(*fact);
-        facts.extend(fact.sources());
-    }
-    facts
+    checks.iter().flat_map(|check| check.facts).copied().collect()
 }
 
 fn report(facts: &Facts, checks: &[&Check]) -> Report {

@@ -2,34 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Facts, PLUGIN};
+use super::facts::{Facts, Healths, PLUGIN, is_gpu_node};
 use super::finding::{Findings, few};
-use super::gpu::is_gpu_node;
-use super::health::Healths;
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::{Workload, find};
 use crate::cluster_access::{EXTENDER, PolicyMap};
 use crate::version::{CLIENT, of_pods};
 
-/// What the checks call [`Facts::workloads`].
+// What the checks call facts that several of them look at.
 pub(crate) const WORKLOADS: &str = "Plimsoll's Deployments and DaemonSets";
-/// What the checks call [`Facts::pods`].
 pub(crate) const PODS: &str = "Plimsoll's pods";
-/// What the checks call [`Facts::nodes`].
 pub(crate) const NODES: &str = "the nodes";
-/// What the checks call [`Facts::events`].
 pub(crate) const EVENTS: &str = "events";
-/// What the checks call [`Facts::now`].
 pub(crate) const TIME: &str = "the API server's time";
 
 /// Whether Plimsoll is there, and its extender answers and leads.
 pub(crate) fn extender(facts: &Facts, found: &mut Findings) {
-    let workload = found.read(WORKLOADS, facts.workload(EXTENDER));
-    match workload {
+    match found.read(WORKLOADS, facts.workload(EXTENDER)) {
         Some(None) => return absent(facts, found),
-        Some(Some(workload)) => {
-            running(workload, EXTENDER, facts, found);
-        }
+        Some(Some(workload)) => running(workload, EXTENDER, facts, found),
         None => {}
     }
     found.told(EXTENDER, &facts.extenders);

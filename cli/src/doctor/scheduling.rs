@@ -19,13 +19,13 @@ const WITHHELD: &str = "GPUUnitsWithheld";
 /// A configuration of kube-scheduler, as far as it is read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Configuration {
-    extenders: Vec<Entry>,
+struct ExtenderConfiguration {
+    extenders: Vec<ExtenderEntry>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Entry {
+struct ExtenderEntry {
     url_prefix: String,
     node_cache_capable: bool,
 }
@@ -127,9 +127,9 @@ fn second_configuration(facts: &Facts, found: &mut Findings) {
             WRITE_ANEW,
         );
     };
-    match serde_saphyr::from_str::<Configuration>(text) {
+    match serde_saphyr::from_str::<ExtenderConfiguration>(text) {
         Err(error) => found.fail(format!("its configuration is not read: {error}"), WRITE_ANEW),
-        Ok(Configuration { mut extenders }) => {
+        Ok(ExtenderConfiguration { mut extenders }) => {
             extenders.retain(|entry| entry.url_prefix.contains(":19100/"));
             if extenders.is_empty() {
                 found.fail("its configuration names no extender of Plimsoll", WRITE_ANEW);
@@ -147,8 +147,8 @@ pub(crate) fn requests(facts: &Facts, found: &mut Findings) {
     }
     let told = found.told_by_one(EXTENDER, &facts.extenders);
     let events = found.read(EVENTS, facts.events.as_ref());
-    let silent = told.conditions.iter().all(|it| it.state == ConditionState::Unknown);
-    let since = told.conditions.iter().map(|it| it.since).max();
+    let silent = told.conditions.iter().all(|(_, it)| it.state == ConditionState::Unknown);
+    let since = told.conditions.iter().map(|(_, it)| it.since).max();
     if let (true, true, Some(events), Some(since)) = (told.all_known, silent, events, since)
         && events.iter().any(|event| was_scheduled_since(event, since, facts))
     {

@@ -25,7 +25,7 @@ use crate::table::NONE;
 ///
 /// If the extender does not answer, or does not have the pod or the node.
 pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let explained = request(flags, &cluster)?;
     if let Some(node) = &flags.node {
         if explained.nodes.is_empty() {
@@ -40,7 +40,7 @@ pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
     }
     let best_first = overview::in_order(&explained);
     let accepted = |node: &&Node| node.accepted.then(|| format!("node/{}", node.name));
-    if write_form(&explained, best_first.iter().filter_map(accepted), flags.format, output)? {
+    if write_form(&explained, best_first.iter().filter_map(accepted), flags.query.format, output)? {
         return Ok(());
     }
     write_head(&explained, output)?;

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Basis, Gpu, GpuOutcome, Gpus, LimitOutcome, Load, Node, NodeCost, Reading, ReadingStatus,
+    Basis, ExplainedGpu, ExplainedGpus, GpuOutcome, LimitOutcome, Load, Node, NodeCost, Reading,
+    ReadingStatus,
 };
 use placement::demand::Demand;
 
@@ -30,10 +31,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     if let Some(gpus) = &node.gpus {
         writeln!(output, "\nThe pod asks for {}.", asked(gpus))?;
         if !gpus.gpus.is_empty() {
-            let rows = gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen));
             let heading =
                 ["", "GPU", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
-            table::write(output, heading, rows)?;
+            table::write(output, heading, gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen)))?;
         }
         if let Some(cost) = gpus.cost {
             writeln!(
@@ -53,9 +53,9 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     }
     if !node.reasons.is_empty() {
         writeln!(output)?;
-        node.reasons
-            .iter()
-            .try_for_each(|reason| writeln!(output, "Event: {}", printable(reason)))?;
+        for reason in &node.reasons {
+            writeln!(output, "Event: {}", printable(reason))?;
+        }
     }
     Ok(())
 }
@@ -128,7 +128,7 @@ fn reading(reading: &Reading) -> String {
 }
 
 /// As `4 on each of 2 GPUs that no other pod is on, and 30% of their compute`.
-fn asked(gpus: &Gpus) -> String {
+fn asked(gpus: &ExplainedGpus) -> String {
     let count = match gpus.count {
         1 => "one GPU".to_owned(),
         count => format!("each of {count} GPUs"),
@@ -142,7 +142,7 @@ fn asked(gpus: &Gpus) -> String {
     format!("{} on {count}{alone}{cores}", gpus.asked)
 }
 
-fn gpu_row(gpu: &Gpu, chosen: &[u32]) -> [String; 7] {
+fn gpu_row(gpu: &ExplainedGpu, chosen: &[u32]) -> [String; 7] {
     let outcome = match gpu.outcome {
         GpuOutcome::Fits => "fits",
         GpuOutcome::TooLittleFree => "too little free",
@@ -161,7 +161,11 @@ fn gpu_row(gpu: &Gpu, chosen: &[u32]) -> [String; 7] {
     let index = gpu.index.to_string();
     let model = gpu.model.clone();
     let cores = format!("{}%", gpu.free_cores);
-    let unmanaged = gpu.charges.iter().filter(|charge| charge.basis == Basis::Unmanaged);
-    let unmanaged = unmanaged.map(|charge| u64::from(charge.units)).sum::<u64>().to_string();
-    [mark.to_owned(), index, model, free, unmanaged, cores, outcome.to_owned()]
+    let mut unmanaged = 0_u64;
+    for charge in &gpu.charges {
+        if charge.basis == Basis::Unmanaged {
+            unmanaged += u64::from(charge.units);
+        }
+    }
+    [mark.to_owned(), index, model, free, unmanaged.to_string(), cores, outcome.to_owned()]
 }

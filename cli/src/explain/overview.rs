@@ -6,7 +6,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use api::explain::{
-    Explanation, Gpu, GpuOutcome, Gpus, Limit, LimitOutcome, Node, Reading, ReadingStatus,
+    ExplainedGpu, ExplainedGpus, Explanation, GpuOutcome, Limit, LimitOutcome, Node, Reading,
+    ReadingStatus,
 };
 
 use crate::format::{self, duration, percent};
@@ -67,8 +68,8 @@ fn lack(node: &Node) -> f64 {
 }
 
 /// The GPU with most free units of those that lack nothing else.
-fn emptiest(gpus: &Gpus) -> Option<&Gpu> {
-    let lacks_units = |gpu: &&Gpu| gpu.outcome == GpuOutcome::TooLittleFree;
+fn emptiest(gpus: &ExplainedGpus) -> Option<&ExplainedGpu> {
+    let lacks_units = |gpu: &&ExplainedGpu| gpu.outcome == GpuOutcome::TooLittleFree;
     gpus.gpus.iter().filter(lacks_units).max_by_key(|gpu| (gpu.free, Reverse(gpu.index)))
 }
 

@@ -18,8 +18,8 @@ use crate::table;
 ///
 /// If the extender does not answer.
 pub(crate) fn capacity(flags: &gpus::Capacity, output: &mut dyn Write) -> Result<()> {
-    refuse_names(flags.format)?;
-    let cluster = Cluster::new(&flags.access);
+    refuse_names(flags.query.format)?;
+    let cluster = Cluster::new(&flags.query.access);
     let nodes = flags.selector.as_ref().map(|labels| cluster.nodes_with(labels)).transpose()?;
     let question = Question {
         sizes: vec![flags.size],
@@ -29,11 +29,11 @@ pub(crate) fn capacity(flags: &gpus::Capacity, output: &mut dyn Write) -> Result
     };
     let mut answers = ask(&cluster, &question)?;
     let answer = answers.pop().context("the extender's answer is empty")?;
-    if write_form(&answer, [], flags.format, output)? {
+    if write_form(&answer, [], flags.query.format, output)? {
         return Ok(());
     }
-    let rows = answer.models.iter().chain([&answer.total]).map(row);
-    table::write(output, ["MODEL", "GPUS", "FREE UNITS", "PODS THAT FIT", "LARGEST SIZE"], rows)?;
+    let heading = ["MODEL", "GPUS", "FREE UNITS", "PODS THAT FIT", "LARGEST SIZE"];
+    table::write(output, heading, answer.models.iter().chain([&answer.total]).map(row))?;
     if answer.left_out > 0 {
         writeln!(output, "\n{} GPUs take no pods now, and are left out.", answer.left_out)?;
     }

@@ -20,7 +20,7 @@ use crate::table;
 ///
 /// If the extender does not answer.
 pub(crate) fn defragment(flags: &Defragment, output: &mut dyn Write) -> Result<ExitCode> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let shape = flags.shape;
     let mut path = format!("/v1/moves?cards={}&units={}", shape.gpus, shape.units);
     if let Some(priority) = flags.priority {
@@ -30,7 +30,7 @@ pub(crate) fn defragment(flags: &Defragment, output: &mut dyn Write) -> Result<E
     let exit = if answer.proposal.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let moves = answer.proposal.as_ref().map_or(&[][..], |found| &found.moves[..]);
     let name = |it: &Move| format!("pod/{}", it.name);
-    if write_form(&answer, moves.iter().map(name), flags.format, output)? {
+    if write_form(&answer, moves.iter().map(name), flags.query.format, output)? {
         return Ok(exit);
     }
     let shape = words(&answer.asked);

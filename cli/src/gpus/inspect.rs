@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 use api::capacity::Question;
 use api::inspect::Inspected;
-use api::node::{AllGpus, Gpu, NodeDetail, NodeGpus, Sharing};
+use api::node::{AllGpus, ChargedGpu, NodeDetail, NodeGpus, Sharing};
 
 use super::capacity;
 use super::{chosen, holder, out_of_use, short_model, write_doubts};
@@ -28,13 +28,13 @@ const SIZES: usize = 3;
 ///
 /// If the extender does not answer, or has no such node.
 pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let gpus = read(flags, &cluster)?;
     let name = |node: &NodeGpus| format!("node/{}", node.name);
-    if write_form(&gpus, gpus.nodes.iter().map(name), flags.format, output)? {
+    if write_form(&gpus, gpus.nodes.iter().map(name), flags.query.format, output)? {
         return Ok(());
     }
-    let wide = flags.format.is_wide();
+    let wide = flags.query.format.is_wide();
     let rows: Vec<Vec<String>> = each_gpu(&gpus).map(|(node, gpu)| row(node, gpu, wide)).collect();
     if rows.is_empty() {
         writeln!(output, "No node reports GPUs.")?;
@@ -56,11 +56,11 @@ pub(crate) fn gpus(flags: &Gpus, output: &mut dyn Write) -> Result<()> {
 /// As for [`gpus`].
 pub(crate) fn inspect(flags: &Inspect, output: &mut dyn Write) -> Result<()> {
     let flags = &flags.gpus;
-    if !flags.format.json {
+    if !flags.query.format.json {
         return gpus(flags, output);
     }
     let node = flags.node.as_ref().map(|node| format!("/{node}")).unwrap_or_default();
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let inspected: Inspected =
         extender::get(&cluster, &format!("/gpushare-scheduler/inspect{node}"))?;
     if !inspected.error.is_empty() {
@@ -87,11 +87,11 @@ fn read(flags: &Gpus, cluster: &Cluster) -> Result<AllGpus> {
 }
 
 /// Every GPU with its node.
-pub(super) fn each_gpu(gpus: &AllGpus) -> impl Iterator<Item = (&str, &Gpu)> {
+pub(super) fn each_gpu(gpus: &AllGpus) -> impl Iterator<Item = (&str, &ChargedGpu)> {
     gpus.nodes.iter().flat_map(|node| node.gpus.iter().map(|gpu| (node.name.as_str(), gpu)))
 }
 
-fn row(node: &str, gpu: &Gpu, wide: bool) -> Vec<String> {
+fn row(node: &str, gpu: &ChargedGpu, wide: bool) -> Vec<String> {
     let held = gpu.units.saturating_sub(gpu.free);
     let numbers = format!("{held}/{}", gpu.units);
     let state = match out_of_use(gpu) {
@@ -114,7 +114,7 @@ fn row(node: &str, gpu: &Gpu, wide: bool) -> Vec<String> {
 }
 
 /// As ` mps 12/48` for a GPU with clients of MPS.
-fn sharing(gpu: &Gpu) -> String {
+fn sharing(gpu: &ChargedGpu) -> String {
     let kind = match gpu.sharing {
         Some(Sharing::Mps) => " mps",
         Some(Sharing::Mixed) => " mps and turns",
@@ -127,7 +127,7 @@ fn sharing(gpu: &Gpu) -> String {
     }
 }
 
-fn pods(gpu: &Gpu) -> String {
+fn pods(gpu: &ChargedGpu) -> String {
     let holders: Vec<String> =
         gpu.charges.iter().map(|charge| format!("{} {}", holder(charge), charge.units)).collect();
     if holders.is_empty() { NONE.to_owned() } else { holders.join(", ") }
@@ -144,10 +144,11 @@ pub(super) fn bar(held: u32, units: u32) -> String {
 
 /// Totals, and what is too little for the sizes that pods have.
 fn summary(gpus: &AllGpus) -> String {
-    let all: Vec<&Gpu> = each_gpu(gpus).map(|(_, gpu)| gpu).collect();
+    let all: Vec<&ChargedGpu> = each_gpu(gpus).map(|(_, gpu)| gpu).collect();
     let units: u64 = all.iter().map(|gpu| u64::from(gpu.units)).sum();
     let free: u64 = all.iter().map(|gpu| u64::from(gpu.free)).sum();
-    let (out, open): (Vec<&Gpu>, Vec<&Gpu>) = all.iter().partition(|gpu| out_of_use(gpu).is_some());
+    let (out, open): (Vec<&ChargedGpu>, Vec<&ChargedGpu>) =
+        all.iter().partition(|gpu| out_of_use(gpu).is_some());
     let closed: u64 = out.iter().map(|gpu| u64::from(gpu.free)).sum();
     let sizes = sizes(&all);
     let held = (units - free.min(units)) as f64 * 100.0 / units.max(1) as f64;
@@ -188,13 +189,13 @@ fn still_fit(flags: &Gpus, gpus: &AllGpus, cluster: &Cluster) -> Result<String> 
 }
 
 /// Memory in use and all memory, in MiB, of the GPUs whose use is measured.
-fn measured(gpus: &[&Gpu]) -> Option<(u64, u64)> {
-    let measured = |gpu: &&Gpu| Some((gpu.used?, gpu.memory));
+fn measured(gpus: &[&ChargedGpu]) -> Option<(u64, u64)> {
+    let measured = |gpu: &&ChargedGpu| Some((gpu.used?, gpu.memory));
     gpus.iter().filter_map(measured).reduce(|sum, gpu| (sum.0 + gpu.0, sum.1 + gpu.1))
 }
 
 /// The sizes that most pods have, at most [`SIZES`], the smallest first.
-fn sizes(gpus: &[&Gpu]) -> Vec<u32> {
+fn sizes(gpus: &[&ChargedGpu]) -> Vec<u32> {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for charge in gpus.iter().flat_map(|gpu| &gpu.charges) {
         if charge.units > 0 && !charge.name.is_empty() {

@@ -9,7 +9,7 @@ pub(crate) mod top;
 use std::io::Write;
 
 use anyhow::Result;
-use api::node::{Charge, Gpu};
+use api::node::{Charge, ChargedGpu};
 use api::state::Replica;
 use api::{explain::Basis, gpus::Closed};
 
@@ -28,7 +28,7 @@ pub(crate) fn short_model(model: &str) -> &str {
 }
 
 /// Why a GPU takes no pods; `None` if it takes some.
-fn out_of_use(gpu: &Gpu) -> Option<&'static str> {
+fn out_of_use(gpu: &ChargedGpu) -> Option<&'static str> {
     if !gpu.healthy {
         // The node reports no more than that.
         return Some("unhealthy or cordoned");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Result;
-use api::node::{AllGpus, Gpu};
+use api::node::{AllGpus, ChargedGpu};
 use api::state::{Metric, Replica, State};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -85,7 +85,7 @@ impl<T: Serialize> Items<T> {
         let shown = if flags.all { usize::MAX } else { flags.limit };
         let left = self.items.len().saturating_sub(shown);
         self.items.truncate(shown);
-        if write_form(&self, self.items.iter().map(name), flags.format, output)? {
+        if write_form(&self, self.items.iter().map(name), flags.query.format, output)? {
             return Ok(());
         }
         if self.items.is_empty() && !none.is_empty() {
@@ -101,7 +101,7 @@ impl<T: Serialize> Items<T> {
 }
 
 fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let state: State = extender::get(&cluster, "/v1/state")?;
     let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let mut nodes: Vec<HotNode> =
@@ -112,7 +112,7 @@ fn nodes(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
         ratio(b).total_cmp(&ratio(a)).then_with(|| a.name.cmp(&b.name))
     });
     let shown: Vec<usize> = (0..state.metrics.len())
-        .filter(|place| flags.format.is_wide() || state.metrics[*place].max.is_some())
+        .filter(|place| flags.query.format.is_wide() || state.metrics[*place].max.is_some())
         .collect();
     let titles: Vec<String> = shown.iter().map(|place| title(&state.metrics[*place])).collect();
     let mut heading = vec!["NODE", "LIMIT RATIO", ""];
@@ -202,7 +202,7 @@ struct Holder {
 
 fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<()> {
     let TopPods { namespaces, rows: flags } = flags;
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let gpus: AllGpus = extender::get(&cluster, "/v1/cards")?;
     let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let namespace = cluster.namespace_of(namespaces);
@@ -258,11 +258,11 @@ fn holder_row(holder: &Holder) -> [String; 6] {
 struct NodeGpu<'a> {
     node: &'a str,
     #[serde(flatten)]
-    gpu: &'a Gpu,
+    gpu: &'a ChargedGpu,
 }
 
 fn gpus(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
-    let cluster = Cluster::new(&flags.access);
+    let cluster = Cluster::new(&flags.query.access);
     let gpus: AllGpus = extender::get(&cluster, "/v1/cards")?;
     let is_chosen = chosen(flags.selector.as_deref(), &cluster)?;
     let mut all: Vec<NodeGpu<'_>> = each_gpu(&gpus)
@@ -277,7 +277,7 @@ fn gpus(flags: &TopRows, output: &mut dyn Write) -> Result<()> {
 }
 
 /// The part of a GPU that is held, or in use if that is more.
-fn fullness(gpu: &Gpu) -> f64 {
+fn fullness(gpu: &ChargedGpu) -> f64 {
     let held = f64::from(gpu.units.saturating_sub(gpu.free)) / f64::from(gpu.units.max(1));
     let used = gpu.used.map(|used| used as f64 / gpu.memory.max(1) as f64);
     held.max(used.unwrap_or_default())

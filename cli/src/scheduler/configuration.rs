@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::manifest::{Command, FOLDER};
+use super::manifest::{CommandLine, FOLDER};
 
 /// The port of the extender's verbs.
 const PORT: &str = ":19100";
@@ -44,7 +44,7 @@ impl Given {
     /// # Errors
     ///
     /// Where something is, with what to do.
-    pub(super) fn check(&self, command: &Command) -> Result<()> {
+    pub(super) fn check(&self, command: &CommandLine) -> Result<()> {
         let name = &self.name;
         let connection = &self.value["clientConnection"];
         let (flag, field) = (command.flag("kubeconfig"), connection["kubeconfig"].as_str());
@@ -76,7 +76,7 @@ impl Given {
         host: &str,
         server_name: Option<&str>,
         ca: Option<&Vec<u8>>,
-        command: &Command,
+        command: &CommandLine,
     ) -> String {
         let mut text = String::new();
         for line in self.text.lines() {

@@ -34,7 +34,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn of(flags: &scheduler::Node) -> Result<Self> {
+    pub(super) fn of(flags: &scheduler::ControlPlaneNode) -> Result<Self> {
         let path = below(&flags.root, &flags.manifest);
         let name = path.display();
         let manifest = match fs::read_to_string(&path) {

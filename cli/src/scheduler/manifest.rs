@@ -95,11 +95,11 @@ pub(super) fn has_all_marks(manifest: &str) -> bool {
 }
 
 /// kube-scheduler's command in a manifest without our lines.
-pub(super) struct Command {
+pub(super) struct CommandLine {
     containers: Vec<Container>,
 }
 
-impl Command {
+impl CommandLine {
     /// # Errors
     ///
     /// Where the manifest is not laid out as kubeadm writes it, or kube-scheduler has a configuration.

@@ -20,9 +20,9 @@ use self::certificates::Plimsoll;
 use self::configuration::Given;
 use self::files::Files;
 use self::kubeadm::Stored;
-use self::manifest::{CURRENT, Command, FOLDER, State, has_all_marks, with_us, without_us};
+use self::manifest::{CURRENT, CommandLine, FOLDER, State, has_all_marks, with_us, without_us};
 use crate::args::access::Connection;
-use crate::args::scheduler::{Disable, Enable, Node, SchedulerCommand, Status};
+use crate::args::scheduler::{ControlPlaneNode, Disable, Enable, SchedulerCommand, Status};
 use crate::cluster_access::Kubectl;
 use crate::doctor::certificates::end_of;
 use crate::format::{differences, printable, printable_lines};
@@ -58,7 +58,7 @@ fn enable(flags: &Enable, output: &mut dyn Write) -> Result<()> {
     let before = without_us(&files.manifest);
     let given = given(flags.config.as_deref())?;
     let plimsoll = &Plimsoll { kubectl: &admin(&flags.node), namespace: &flags.node.namespace };
-    let checked = Command::of(&before).and_then(|it| given.check(&it).map(|()| it));
+    let checked = CommandLine::of(&before).and_then(|it| given.check(&it).map(|()| it));
     let command = checked.map_err(|why| by_hand(&why, &files, &given, plimsoll))?;
     ensure!(
         given.calls_by("http") || given.calls_by("https"),
@@ -192,7 +192,7 @@ fn status(flags: &Status, output: &mut dyn Write) -> Result<ExitCode> {
 }
 
 /// The node's files, all our lines of which are known.
-fn of_node(flags: &Node) -> Result<Files> {
+fn of_node(flags: &ControlPlaneNode) -> Result<Files> {
     let files = Files::of(flags)?;
     ensure!(
         has_all_marks(&files.manifest),
@@ -235,19 +235,19 @@ fn by_hand(
 }
 
 /// kubectl, as the administrator.
-fn admin(flags: &Node) -> Kubectl {
+fn admin(flags: &ControlPlaneNode) -> Kubectl {
     kubectl(flags, &flags.kubeconfig)
 }
 
 /// kubectl, with a configuration of the node.
-fn kubectl(flags: &Node, kubeconfig: &str) -> Kubectl {
+fn kubectl(flags: &ControlPlaneNode, kubeconfig: &str) -> Kubectl {
     let file = files::below(&flags.root, Path::new(kubeconfig));
     let kubeconfig = Some(file.to_string_lossy().into_owned());
     Kubectl::new(&Connection { kubeconfig, ..Connection::default() })
 }
 
 /// This node's name, and the ConfigMap that kubeadm upgrade reads. Before anything is changed.
-fn upgrades(flags: &Node, administrator: &Kubectl) -> Result<Option<(String, Stored)>> {
+fn upgrades(flags: &ControlPlaneNode, administrator: &Kubectl) -> Result<Option<(String, Stored)>> {
     if flags.no_kubeadm_config {
         return Ok(None);
     }
@@ -264,7 +264,7 @@ fn upgrades(flags: &Node, administrator: &Kubectl) -> Result<Option<(String, Sto
 }
 
 /// The kubelet may go by another name than the host.
-fn name_of_node(flags: &Node) -> Result<String> {
+fn name_of_node(flags: &ControlPlaneNode) -> Result<String> {
     let words = ["auth", "whoami", "--output=jsonpath={.status.userInfo.username}"];
     let user = kubectl(flags, "/etc/kubernetes/kubelet.conf").run(&words).unwrap_or_default();
     let name = user.trim().strip_prefix("system:node:").filter(|name| !name.is_empty());

@@ -32,7 +32,7 @@ pub struct Decided {
     pub pod: Pod,
     /// The kind of its controller: Deployment, StatefulSet, Job or another; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workload: Option<Workload>,
+    pub workload: Option<Controller>,
     /// When it was decided, RFC 3339.
     #[schemars(with = "String")]
     pub time: Timestamp,
@@ -78,7 +78,8 @@ pub struct Decided {
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
-pub struct Workload {
+#[schemars(rename = "Workload")]
+pub struct Controller {
     /// Its kind.
     pub kind: String,
     /// Its name; of a ReplicaSet that of its Deployment.

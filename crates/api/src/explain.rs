@@ -141,7 +141,7 @@ pub struct Node {
     /// The decision by its GPUs; absent if the pod requests no GPU memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "cards")]
-    pub gpus: Option<Gpus>,
+    pub gpus: Option<ExplainedGpus>,
 }
 
 /// The decision by a node's load.
@@ -277,7 +277,8 @@ pub enum ReadingStatus {
 /// The decision by a node's GPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Gpus {
+#[schemars(rename = "Gpus")]
+pub struct ExplainedGpus {
     /// Units that the pod requests on one GPU; of several GPUs the most.
     pub asked: u32,
     /// Percent of that GPU's compute that it requests.
@@ -294,7 +295,7 @@ pub struct Gpus {
     pub chosen: Vec<u32>,
     /// The GPUs by index; empty if the node reports none.
     #[serde(rename = "cards")]
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<ExplainedGpu>,
     /// 0 to 100: how full the chosen GPUs are with the pod, or how empty if pods are spread. If nodes are compared by
     /// cost, it follows from this node's rank: 100, 50, 25 and so on.
     pub score: u8,
@@ -310,7 +311,8 @@ pub struct Gpus {
 /// One GPU, and whether the pod fits on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Gpu {
+#[schemars(rename = "Gpu")]
+pub struct ExplainedGpu {
     /// Its index.
     pub index: u32,
     /// Its UUID.
@@ -330,12 +332,13 @@ pub struct Gpu {
     pub closed: Option<Closed>,
     /// What pods are charged, by UID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub charges: Vec<Charge>,
+    pub charges: Vec<ExplainedCharge>,
 }
 
 /// What one pod is charged on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Charge {
+#[schemars(rename = "Charge")]
+pub struct ExplainedCharge {
     /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
     pub pod: String,
     /// Its units.

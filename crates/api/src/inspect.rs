@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Inspected {
     /// Nodes that report GPUs, by name.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<InspectedNode>,
     /// Why the request failed; absent if it did not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
@@ -15,7 +15,8 @@ pub struct Inspected {
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Node {
+#[schemars(rename = "Node")]
+pub struct InspectedNode {
     /// Its name.
     pub name: String,
     /// Units of all its GPUs.
@@ -40,7 +41,7 @@ pub struct Device {
     #[serde(rename = "usedGPU")]
     pub used: u32,
     /// The pods that hold them.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<InspectedPod>,
     /// Whether it takes no pods because it is not healthy. Aliyun's extender does not have this field.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unhealthy: bool,
@@ -48,7 +49,8 @@ pub struct Device {
 
 /// A pod on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Pod {
+#[schemars(rename = "Pod")]
+pub struct InspectedPod {
     /// Its name, or its UID if only the node's report shows the pod.
     pub name: String,
     /// Its namespace; empty if only the node's report shows the pod.

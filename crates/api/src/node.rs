@@ -41,7 +41,7 @@ pub struct NodeDetail {
     pub backed_off: bool,
     /// Its GPUs, by index.
     #[serde(rename = "cards")]
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<ChargedGpu>,
 }
 
 /// The GPUs of all nodes.
@@ -63,13 +63,14 @@ pub struct NodeGpus {
     pub name: String,
     /// Its GPUs, by index.
     #[serde(rename = "cards")]
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<ChargedGpu>,
 }
 
 /// One GPU, and what is charged on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Gpu {
+#[schemars(rename = "Gpu")]
+pub struct ChargedGpu {
     /// Its index on the node.
     pub index: u32,
     /// Its UUID.

@@ -36,7 +36,7 @@ pub struct State {
     pub nodes: Nodes,
     /// The GPUs of these nodes: those of the first node, of the second, and so on.
     #[serde(rename = "cards")]
-    pub gpus: Gpus,
+    pub gpus: GpuColumns,
     /// Nodes that are gone since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
@@ -120,7 +120,8 @@ pub struct Nodes {
 /// GPUs, by columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Gpus {
+#[schemars(rename = "Gpus")]
+pub struct GpuColumns {
     /// The index on the node.
     pub index: Vec<u32>,
     /// The model, by its position in `models`.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use api::decisions::Workload;
+use api::decisions::Controller;
 use cluster::{Declared, Pod, PodReference};
 use jiff::SignedDuration;
 use placement::load::{PodAdds, PodKind, PodToPlace};
@@ -37,7 +37,7 @@ pub struct DecidedPod {
     /// The CPU that it requests, in thousandths of a core.
     pub cpu: u64,
     /// Its controller; `None` where it has none.
-    pub controller: Option<Workload>,
+    pub controller: Option<Controller>,
     node: OnceLock<NodeName>,
     gone: AtomicBool,
 }
@@ -70,7 +70,7 @@ impl DecidedPod {
             cpu: pod.cpu_request(),
             controller: pod
                 .controller()
-                .map(|(kind, name)| Workload { kind: kind.to_owned(), name: name.to_owned() }),
+                .map(|(kind, name)| Controller { kind: kind.to_owned(), name: name.to_owned() }),
             node: pod.node().map(NodeName::from).map_or_else(OnceLock::new, OnceLock::from),
             gone: AtomicBool::new(false),
         }

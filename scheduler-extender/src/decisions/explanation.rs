@@ -234,12 +234,12 @@ fn node_cost(cost: &NodeCost) -> out::NodeCost {
     out::NodeCost { name: name.to_owned(), value, points, text: text.to_owned() }
 }
 
-fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::Gpus {
+fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::ExplainedGpus {
     let mut explained = Vec::with_capacity(fit.gpus.len());
     for (account, (gpu, fit)) in gpus.accounts().iter().zip(&fit.gpus) {
         explained.push(explain_gpu(account, gpu, fit));
     }
-    out::Gpus {
+    out::ExplainedGpus {
         asked: fit.largest_share.units.0,
         asked_cores: fit.largest_share.cores.0,
         exclusive: fit.largest_share.exclusive,
@@ -255,8 +255,8 @@ fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::Gpus {
     }
 }
 
-fn explain_gpu(account: &Account, gpu: &FreeGpu, fit: &GpuFit) -> out::Gpu {
-    out::Gpu {
+fn explain_gpu(account: &Account, gpu: &FreeGpu, fit: &GpuFit) -> out::ExplainedGpu {
+    out::ExplainedGpu {
         index: gpu.index,
         uuid: gpu.uuid.to_string(),
         units: gpu.units.0,
@@ -285,9 +285,14 @@ fn indexes(choice: &Choice) -> Vec<u32> {
     choice.gpus.iter().map(|gpu| gpu.index).collect()
 }
 
-fn explain_charge(charge: &Charge) -> out::Charge {
+fn explain_charge(charge: &Charge) -> out::ExplainedCharge {
     let basis = wire_basis(charge.basis);
-    out::Charge { pod: charge.pod.to_string(), units: charge.units.0, cores: charge.cores.0, basis }
+    out::ExplainedCharge {
+        pod: charge.pod.to_string(),
+        units: charge.units.0,
+        cores: charge.cores.0,
+        basis,
+    }
 }
 
 /// The word for why a pod counts on a GPU.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::inspect::{Device, Inspected, Node, Pod};
+use api::inspect::{Device, Inspected, InspectedNode, InspectedPod};
 use axum::Json;
 use axum::extract::{Path, State};
 use placement::gpu::{Account, NodeGpus};
@@ -17,7 +17,7 @@ pub(super) const PATH_OF_NODE: &str = "/gpushare-scheduler/inspect/{node}";
 pub(super) async fn all(State(extender): State<Arc<Extender>>) -> Json<Inspected> {
     let view = &extender.decider.view;
     let snapshot = view.read();
-    let mut nodes: Vec<Node> = snapshot
+    let mut nodes: Vec<InspectedNode> = snapshot
         .nodes_with_gpus()
         .filter_map(|(name, gpus)| node(view, name.as_str(), gpus))
         .collect();
@@ -37,7 +37,7 @@ pub(super) async fn one(
     Json(Inspected { nodes: found.into_iter().collect(), error })
 }
 
-fn node(view: &View, name: &str, gpus: &NodeGpus) -> Option<Node> {
+fn node(view: &View, name: &str, gpus: &NodeGpus) -> Option<InspectedNode> {
     let accounts = gpus.accounts();
     if accounts.is_empty() {
         return None;
@@ -45,7 +45,7 @@ fn node(view: &View, name: &str, gpus: &NodeGpus) -> Option<Node> {
     let total = accounts.iter().map(|account| u64::from(account.gpu.units.0)).sum();
     let placed: u64 = accounts.iter().map(|account| u64::from(account.held().0)).sum();
     let unplaced: u64 = gpus.unplaced().iter().map(|(_, units)| u64::from(units.0)).sum();
-    Some(Node {
+    Some(InspectedNode {
         name: name.to_owned(),
         total,
         used: placed + unplaced,
@@ -56,7 +56,7 @@ fn node(view: &View, name: &str, gpus: &NodeGpus) -> Option<Node> {
 fn device(view: &View, account: &Account) -> Device {
     let mut pods = Vec::new();
     for pod in view.ask(|index| index.pods_on(account)) {
-        pods.push(Pod { name: pod.name, namespace: pod.namespace, used: pod.units.0 });
+        pods.push(InspectedPod { name: pod.name, namespace: pod.namespace, used: pod.units.0 });
     }
     let gpu = &account.gpu;
     Device {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::state::{Gpus, Metric, Nodes, Pool, Replica, State};
+use api::state::{GpuColumns, Metric, Nodes, Pool, Replica, State};
 use jiff::{SignedDuration, Timestamp};
 use placement::load::ResolvedPolicy;
 use placement::units::{MetricName, NodeName};
@@ -171,7 +171,7 @@ impl Computed {
             }
         }
         changed.sort_unstable_by_key(|(name, _)| *name);
-        let (mut nodes, mut gpus) = (Nodes::default(), Gpus::default());
+        let (mut nodes, mut gpus) = (Nodes::default(), GpuColumns::default());
         nodes.readings = vec![Vec::with_capacity(changed.len()); self.metrics.len()];
         nodes.in_flight = nodes.readings.iter().map(|_| Vec::new()).collect();
         let pools =
@@ -223,7 +223,7 @@ fn push(nodes: &mut Nodes, name: &NodeName, row: &Row, zones: &mut Names) {
     nodes.backed_off.push(row.backed_off);
 }
 
-fn push_gpus(gpus: &mut Gpus, row: &Row, models: &mut Names) {
+fn push_gpus(gpus: &mut GpuColumns, row: &Row, models: &mut Names) {
     for gpu in &row.gpus {
         let position = u32::try_from(gpus.index.len()).unwrap_or(u32::MAX);
         if !gpu.healthy {

@@ -1,6 +1,6 @@
 //! GPUs with the pods on them, by name.
 
-use api::node::{AllGpus, Charge, Gpu, NodeGpus, Sharing};
+use api::node::{AllGpus, Charge, ChargedGpu, NodeGpus, Sharing};
 use api::state::Replica;
 use cluster::wire_closed;
 use jiff::Timestamp;
@@ -30,11 +30,11 @@ pub(super) fn node_gpus(
     node: &NodeName,
     gpus: &gpu::NodeGpus,
     now: Timestamp,
-) -> Vec<Gpu> {
+) -> Vec<ChargedGpu> {
     let mut described = Vec::with_capacity(gpus.accounts().len());
     for (account, memory) in with_memory(view, node, gpus, now) {
         let gpu = &account.gpu;
-        described.push(Gpu {
+        described.push(ChargedGpu {
             index: gpu.index,
             uuid: gpu.uuid.to_string(),
             model: gpu.model.to_string(),

@@ -16,9 +16,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::facts::{ConfigMap, Fact, Facts, Read, Right, Secret};
+use super::facts::{CertificateSecret, ConfigMap, Fact, Facts, Healths, Read, Right};
 use super::finding::{Finding, Level};
-use super::health::Healths;
 use super::{CHECKS, Check, access_checks, collect, exit_code, needed, report, write_table};
 use crate::cluster_access::Failure;
 use crate::cluster_access::objects::{Event, Lease, Node, Pod};
@@ -226,9 +225,9 @@ fn toolkit(env: &Value) -> Workload {
               "spec": {"template": {"spec": {"containers": [{"env": env}]}}}}))
 }
 
-fn secret(name: &str, program: &str, end: Option<Timestamp>) -> Secret {
+fn secret(name: &str, program: &str, end: Option<Timestamp>) -> CertificateSecret {
     let [namespace, name, program] = ["plimsoll", name, program].map(str::to_owned);
-    Secret { namespace, name, of: program, end: Ok(end) }
+    CertificateSecret { namespace, name, of: program, end: Ok(end) }
 }
 
 /// A condition: its id, how it is, and its text.

@@ -162,8 +162,6 @@ fn only(needed: &BTreeSet<Fact>) -> Facts {
     let mut facts = healthy();
     keep(needed, Fact::Time, &mut facts.now);
     keep(needed, Fact::ServerVersion, &mut facts.server_version);
-    keep(needed, Fact::Workloads, &mut facts.workloads);
-    keep(needed, Fact::Pods, &mut facts.pods);
     keep(needed, Fact::Nodes, &mut facts.nodes);
     keep(needed, Fact::Schedulers, &mut facts.schedulers);
     keep(needed, Fact::KubeadmConfig, &mut facts.kubeadm_config);

@@ -6,7 +6,7 @@ use api::expected_use::ExpectedUse;
 use api::explain::{self, Request};
 use api::gpus::{Closed, Gpu, Gpus, Isolation};
 use api::health::{Condition, ConditionState, Health};
-use api::inspect::{Device, Inspected, Node, Pod};
+use api::inspect::{Device, Inspected, InspectedNode, InspectedPod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, PolicyCheck};
 use api::readings::{MetricColumn, PolledReadings};
@@ -169,7 +169,7 @@ fn expected_use() -> impl Strategy<Value = ExpectedUse> {
 
 fn inspected() -> impl Strategy<Value = Inspected> {
     let pod = (name(), name(), any::<u32>());
-    let pod = pod.prop_map(|(name, namespace, used)| Pod { name, namespace, used });
+    let pod = pod.prop_map(|(name, namespace, used)| InspectedPod { name, namespace, used });
     let device = (any::<u32>(), any::<u32>(), any::<u32>(), vec(pod, 0..3), any::<bool>());
     let device = device.prop_map(|(id, total, used, pods, unhealthy)| Device {
         id,
@@ -179,7 +179,7 @@ fn inspected() -> impl Strategy<Value = Inspected> {
         unhealthy,
     });
     let node = (name(), any::<u64>(), any::<u64>(), vec(device, 0..3));
-    let node = node.prop_map(|(name, total, used, devs)| Node { name, total, used, devs });
+    let node = node.prop_map(|(name, total, used, devs)| InspectedNode { name, total, used, devs });
     (vec(node, 0..3), "[a-z]{0,9}").prop_map(|(nodes, error)| Inspected { nodes, error })
 }
 

@@ -6,12 +6,12 @@ use api::allocation::Allocation;
 use api::claim::{Claim, Detailed, Share};
 use api::expected_use::ExpectedUse;
 use api::explain::{
-    self, Basis, Charge, DecisionBasis, EstimateSource, EstimatedAmount, Explanation, GpuOutcome,
-    Limit, LimitOutcome, Load, NodeCost, ReadingStatus, Term,
+    self, Basis, DecisionBasis, EstimateSource, EstimatedAmount, ExplainedCharge, Explanation,
+    GpuOutcome, Limit, LimitOutcome, Load, NodeCost, ReadingStatus, Term,
 };
 use api::gpus::{Closed, Gpu, Gpus, Isolation};
 use api::health::{Condition, ConditionState, Health};
-use api::inspect::{Device, Inspected, Node, Pod};
+use api::inspect::{Device, Inspected, InspectedNode, InspectedPod};
 use api::pods::{NodePods, PodUse};
 use api::policy_check::{Fault, PolicyCheck};
 use api::readings::PolledReadings;
@@ -109,21 +109,26 @@ pub(crate) fn expected_use() -> ExpectedUse {
 }
 
 pub(crate) fn inspected() -> Inspected {
-    let train = Pod { name: "train".to_owned(), namespace: "default".to_owned(), used: 5 };
+    let train = InspectedPod { name: "train".to_owned(), namespace: "default".to_owned(), used: 5 };
     let devs = vec![
         Device { id: 0, total: 16, used: 5, pods: vec![train], unhealthy: false },
         Device { id: 1, total: 16, used: 0, pods: Vec::new(), unhealthy: true },
     ];
-    let node = Node { name: "worker-1".to_owned(), total: 32, used: 5, devs };
+    let node = InspectedNode { name: "worker-1".to_owned(), total: 32, used: 5, devs };
     Inspected { nodes: vec![node], error: String::new() }
 }
 
-fn charge(pod: &str, units: u32, basis: Basis) -> Charge {
-    Charge { pod: pod.to_owned(), units, cores: 0, basis }
+fn charge(pod: &str, units: u32, basis: Basis) -> ExplainedCharge {
+    ExplainedCharge { pod: pod.to_owned(), units, cores: 0, basis }
 }
 
-fn explained_gpu(index: u32, free: u32, outcome: GpuOutcome, recorded: u32) -> explain::Gpu {
-    explain::Gpu {
+fn explained_gpu(
+    index: u32,
+    free: u32,
+    outcome: GpuOutcome,
+    recorded: u32,
+) -> explain::ExplainedGpu {
+    explain::ExplainedGpu {
         index,
         uuid: uuid(index).to_string(),
         model: "NVIDIA A10".to_owned(),
@@ -220,7 +225,7 @@ pub(crate) fn explanation() -> Explanation {
         passes_over_limit: false,
         cost_to_gpus: Some(40_000),
         load: Some(hot),
-        gpus: Some(explain::Gpus {
+        gpus: Some(explain::ExplainedGpus {
             asked: 4,
             asked_cores: 0,
             exclusive: false,
@@ -242,7 +247,7 @@ pub(crate) fn explanation() -> Explanation {
         passes_over_limit: true,
         cost_to_gpus: None,
         load: Some(unknown),
-        gpus: Some(explain::Gpus {
+        gpus: Some(explain::ExplainedGpus {
             asked: 4,
             asked_cores: 30,
             exclusive: true,
