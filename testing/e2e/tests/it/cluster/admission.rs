@@ -23,7 +23,7 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("no_controller_makes_a_pod_with_a_forged_claim", controllers).takes(1),
     on_our_nodes("no_binding_but_the_extenders_brings_a_claim", bindings).takes(1).smoke(),
     on_our_nodes("no_kubelet_forges_a_claim", kubelets).takes(19).smoke(),
-    on_our_nodes("no_gpu_pod_chooses_cards_by_its_environment", environments).takes(1).smoke(),
+    on_our_nodes("no_gpu_pod_chooses_gpus_by_its_environment", environments).takes(1).smoke(),
     on_our_nodes("no_gpu_pod_names_its_node_but_by_its_kubelet_and_by_affinity", node_names)
         .takes(11)
         .smoke(),

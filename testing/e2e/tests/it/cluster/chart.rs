@@ -29,7 +29,7 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "the_chart_is_installed_upgraded_rolled_back_and_removed_while_a_gpu_pod_keeps_its_card",
+        "the_chart_is_installed_upgraded_rolled_back_and_removed_while_a_gpu_pod_keeps_its_gpu",
         chart,
     )
     .takes(110)
@@ -40,7 +40,7 @@ pub(crate) const FACTS: &[Fact] = &[
     )
     .takes(100),
     on_our_nodes("with_annotator_and_exporters_alone_pods_avoid_a_hot_node", taints_alone).takes(150),
-    on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_card_of_its_script", stand_in_gpus)
+    on_our_nodes("a_gpu_pod_of_the_quick_start_gets_a_gpu_of_its_script", stand_in_gpus)
         .takes(70),
 ];
 

@@ -36,12 +36,12 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "pods_of_crane_and_of_aliyuns_gpushare_run_on_over_the_move_by_plain_manifests_and_count_on_every_card",
+        "pods_of_crane_and_of_aliyuns_gpushare_run_on_over_the_move_by_plain_manifests_and_count_on_every_gpu",
         |env| moved(env, &By::Manifests(env.cluster()?)),
     )
     .takes(90),
     on_our_nodes(
-        "pods_of_crane_and_of_aliyuns_gpushare_run_on_over_the_move_by_the_chart_and_count_on_every_card",
+        "pods_of_crane_and_of_aliyuns_gpushare_run_on_over_the_move_by_the_chart_and_count_on_every_gpu",
         |env| moved(env, &By::Chart(ChartRelease::new(env.cluster()?, PLIMSOLLS, "helm4")?)),
     )
     .takes(90),

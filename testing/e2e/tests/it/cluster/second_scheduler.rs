@@ -23,7 +23,7 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "beside_the_providers_scheduler_a_pod_that_names_ours_gets_its_card_and_each_has_its_own_lease",
+        "beside_the_providers_scheduler_a_pod_that_names_ours_gets_its_gpu_and_each_has_its_own_lease",
         own_lease,
     )
     .takes(40),

@@ -20,10 +20,10 @@ use crate::{Fact, on_our_nodes};
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("a_rollout_of_the_extender_under_a_stream_of_gpu_pods_loses_none", rollout)
         .takes(12),
-    on_our_nodes("when_the_leading_extender_is_killed_the_other_gives_out_cards", killed)
+    on_our_nodes("when_the_leading_extender_is_killed_the_other_gives_out_gpus", killed)
         .takes(14)
         .smoke(),
-    on_our_nodes("when_the_leading_extender_is_stopped_the_other_gives_out_cards", stopped)
+    on_our_nodes("when_the_leading_extender_is_stopped_the_other_gives_out_gpus", stopped)
         .takes(16),
 ];
 

@@ -36,9 +36,9 @@ pub(crate) const FACTS: &[Fact] = &[
         sample,
     )
     .takes(9),
-    on_our_nodes("pods_that_aliyuns_extender_bound_count_on_every_card_until_they_end", mixed)
+    on_our_nodes("pods_that_aliyuns_extender_bound_count_on_every_gpu_until_they_end", mixed)
         .takes(1),
-    on_our_nodes("unhealthy_cards_go_to_aliyuns_configmap_and_come_from_it", unhealthy_map)
+    on_our_nodes("unhealthy_gpus_go_to_aliyuns_configmap_and_come_from_it", unhealthy_map)
         .takes(17),
 ];
 

@@ -17,10 +17,10 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_claim_that_is_edited_or_removed_after_bind_empties_no_card", edited)
+    on_our_nodes("a_claim_that_is_edited_or_removed_after_bind_empties_no_gpu", edited)
         .takes(3)
         .smoke(),
-    on_our_nodes("an_init_only_pods_card_stays_charged_after_its_claim_is_edited", init_only)
+    on_our_nodes("an_init_only_pods_gpu_stays_charged_after_its_claim_is_edited", init_only)
         .takes(4)
         .smoke(),
 ];

@@ -22,7 +22,7 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "no_pod_gets_a_card_while_processes_of_one_that_was_deleted_by_force_have_it",
+        "no_pod_gets_a_gpu_while_processes_of_one_that_was_deleted_by_force_have_it",
         forced,
     )
     .takes(9)

@@ -18,7 +18,7 @@ use crate::support::priorities::{self, HIGH, of_class};
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
-    "where_totals_fit_and_cards_do_not_the_fewest_pods_are_evicted_and_none_that_a_budget_keeps",
+    "where_totals_fit_and_gpus_do_not_the_fewest_pods_are_evicted_and_none_that_a_budget_keeps",
     fewest,
 )
 .takes(37)];

@@ -23,29 +23,29 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_gpu_pods_process_sees_its_claimed_card_and_no_other", one_pod).takes(1).smoke(),
+    on_our_nodes("a_gpu_pods_process_sees_its_claimed_gpu_and_no_other", one_pod).takes(1).smoke(),
     on_our_nodes(
-        "forty_gpu_pods_at_once_and_their_refill_are_each_on_their_claimed_card",
+        "forty_gpu_pods_at_once_and_their_refill_are_each_on_their_claimed_gpu",
         forty_pods,
     )
     .takes(32)
     .smoke(),
-    on_our_nodes("the_containers_of_a_pod_share_its_card", two_containers).takes(5).smoke(),
+    on_our_nodes("the_containers_of_a_pod_share_its_gpu", two_containers).takes(5).smoke(),
     on_our_nodes(
-        "an_app_container_is_on_the_card_whose_ids_its_init_container_had",
+        "an_app_container_is_on_the_gpu_whose_ids_its_init_container_had",
         init_containers,
     )
     .takes(5)
     .smoke(),
-    on_our_nodes("the_room_beside_a_failed_card_that_pods_hold_is_schedulable", failed_gpu)
+    on_our_nodes("the_room_beside_a_failed_gpu_that_pods_hold_is_schedulable", failed_gpu)
         .takes(3)
         .smoke(),
     on_our_nodes("a_node_whose_runtime_can_start_no_gpu_pod_gets_none_until_it_can", no_black_hole)
         .takes(40)
         .smoke(),
-    on_our_nodes("a_card_on_which_cuda_opens_no_context_takes_no_pods_until_it_does", no_context)
+    on_our_nodes("a_gpu_on_which_cuda_opens_no_context_takes_no_pods_until_it_does", no_context)
         .takes(40),
-    on_our_nodes("cards_that_a_dra_driver_offers_take_no_pods_until_it_does_no_more", by_dra)
+    on_our_nodes("gpus_that_a_dra_driver_offers_take_no_pods_until_it_does_no_more", by_dra)
         .takes(10),
 ];
 

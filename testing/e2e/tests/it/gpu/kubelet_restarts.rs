@@ -24,13 +24,13 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "pods_bound_in_another_order_than_created_while_kubelets_were_down_get_their_claimed_cards",
+        "pods_bound_in_another_order_than_created_while_kubelets_were_down_get_their_claimed_gpus",
         shuffled_admission,
     )
     .takes(156)
     .smoke(),
     on_our_nodes(
-        "pods_refused_while_their_plugin_was_late_leave_their_cards_to_others",
+        "pods_refused_while_their_plugin_was_late_leave_their_gpus_to_others",
         late_plugins,
     )
     .takes(47),

@@ -21,7 +21,7 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
-    "a_pod_that_wants_all_cards_of_a_node_gets_them_by_one_move_and_nothing_is_lost",
+    "a_pod_that_wants_all_gpus_of_a_node_gets_them_by_one_move_and_nothing_is_lost",
     moved,
 )
 .takes(60)];

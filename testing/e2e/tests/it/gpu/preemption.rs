@@ -13,13 +13,13 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "preemption_evicts_no_gpu_pod_where_the_victims_do_not_free_enough_on_one_card",
+        "preemption_evicts_no_gpu_pod_where_the_victims_do_not_free_enough_on_one_gpu",
         no_eviction_in_vain,
     )
     .takes(2)
     .smoke(),
     on_our_nodes(
-        "preemption_evicts_one_pod_of_a_card_where_the_totals_would_cost_three_of_several",
+        "preemption_evicts_one_pod_of_a_gpu_where_the_totals_would_cost_three_of_several",
         one_pod_of_a_gpu,
     )
     .takes(3),

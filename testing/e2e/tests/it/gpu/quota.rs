@@ -17,10 +17,10 @@ use crate::support::pods::{
 use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_our_nodes("a_quota_of_units_holds_for_exclusive_cards_compute_and_memory_limits", of_units)
+    on_our_nodes("a_quota_of_units_holds_for_exclusive_gpus_compute_and_memory_limits", of_units)
         .takes(3)
         .smoke(),
-    on_our_nodes("a_pod_whose_spec_names_its_node_keeps_no_other_from_its_cards", own_node)
+    on_our_nodes("a_pod_whose_spec_names_its_node_keeps_no_other_from_its_gpus", own_node)
         .takes(1)
         .smoke(),
 ];

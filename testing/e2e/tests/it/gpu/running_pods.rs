@@ -25,7 +25,7 @@ use crate::{Fact, on_our_nodes};
 
 pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes(
-        "pods_that_run_keep_processes_and_cards_over_a_kubelet_that_is_back_before_its_plugin",
+        "pods_that_run_keep_processes_and_gpus_over_a_kubelet_that_is_back_before_its_plugin",
         late_plugins,
     )
     .takes(60),

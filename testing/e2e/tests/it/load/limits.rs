@@ -25,7 +25,7 @@ pub(crate) const FACTS: &[Fact] = &[
         .takes(54)
         .smoke(),
     on_our_nodes("the_cooler_of_two_nodes_wins", cooler_wins).takes(72),
-    on_our_nodes("the_share_annotation_holds_a_cards_use_beside_its_allocated_units", gpu_use)
+    on_our_nodes("the_share_annotation_holds_a_gpus_use_beside_its_allocated_units", gpu_use)
         .takes(61),
 ];
 

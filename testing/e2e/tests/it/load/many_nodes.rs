@@ -14,7 +14,7 @@ use crate::support::pods::{
 use crate::{Fact, on_any_cluster};
 
 pub(crate) const FACTS: &[Fact] = &[
-    on_any_cluster("the_one_node_of_three_hundred_with_a_large_enough_card_is_found", one_gpu_fits)
+    on_any_cluster("the_one_node_of_three_hundred_with_a_large_enough_gpu_is_found", one_gpu_fits)
         .takes(14),
     on_any_cluster("the_one_node_of_three_hundred_below_the_limit_is_found", one_load_fits)
         .takes(8),

@@ -26,7 +26,7 @@ use run::Run;
 use watch::Watch;
 
 pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
-    "in_a_chaos_of_kills_and_forged_claims_every_pod_is_on_its_card_and_no_card_is_overbooked",
+    "in_a_chaos_of_kills_and_forged_claims_every_pod_is_on_its_gpu_and_no_gpu_is_overbooked",
     chaos,
 )
 .takes(335)];
@@ -82,6 +82,6 @@ fn every_gpu_is_free(env: &TestEnv) -> Result<()> {
     let clock = Clock::now()?;
     create_all(env, gpu_pods("whole", GPUS, GPU_UNITS))?;
     let pods = all_running(env, START)?;
-    env.figure("pod_to_process_ms_whole_cards_after_chaos", Delays::of(&clock, &pods)?.summary());
+    env.figure("pod_to_process_ms_whole_gpus_after_chaos", Delays::of(&clock, &pods)?.summary());
     audit_exactly(env, GPUS)
 }
