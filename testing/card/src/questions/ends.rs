@@ -63,7 +63,7 @@ fn forced_deletion(lab: &mut Lab) -> Result<Answer> {
 }
 
 fn xid(lab: &mut Lab) -> Result<Answer> {
-    let errors = |lab: &Lab| lab.metric("plimsoll_gpu_errors_total", &[]);
+    let errors = |lab: &Lab| lab.metric("plimsoll_gpu_card_errors_total", &[]);
     let before = errors(lab)?.unwrap_or_default();
     if lab.gpu.fake {
         lab.tell_driver(Some(31))?;
@@ -73,6 +73,6 @@ fn xid(lab: &mut Lab) -> Result<Answer> {
     wait_for("the error to be counted", TOLD, || {
         Ok((errors(lab)?.unwrap_or_default() > before).then_some(()))
     })?;
-    let healthy = lab.metric("plimsoll_gpu_healthy", &[])?;
+    let healthy = lab.metric("plimsoll_gpu_card_healthy", &[])?;
     Ok(promise(healthy == Some(1.0), format!("counted; plimsoll_gpu_card_healthy {healthy:?}")))
 }

@@ -64,7 +64,7 @@ pub(super) fn ask(lab: &mut Lab) {
         |lab| {
             let text = wait_for("the exporter's value", TOLD, || {
                 let page = http::page(EXPORTER, "/metrics")?;
-                let name = "node_gpu_mem_bytes_active";
+                let name = "node_gpu_card_mem_bytes_active";
                 let bytes = value_in(&page, name, &[]).with_context(|| format!("no {name}"))?;
                 let (told, used) = (bytes / f64::from(1 << 20), lab.gpu.used_mib()?);
                 let text = format!("{told:.0} MiB, by the driver {used}");

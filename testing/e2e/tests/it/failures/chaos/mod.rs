@@ -82,6 +82,6 @@ fn every_gpu_is_free(env: &TestEnv) -> Result<()> {
     let clock = Clock::now()?;
     create_all(env, gpu_pods("whole", GPUS, GPU_UNITS))?;
     let pods = all_running(env, START)?;
-    env.figure("pod_to_process_ms_whole_gpus_after_chaos", Delays::of(&clock, &pods)?.summary());
+    env.figure("pod_to_process_ms_whole_cards_after_chaos", Delays::of(&clock, &pods)?.summary());
     audit_exactly(env, GPUS)
 }
