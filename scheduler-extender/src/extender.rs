@@ -94,8 +94,8 @@ impl Decider {
         });
     }
 
-    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself. Takes no
-    /// lock for a pod that is not in flight.
+    /// Ends the pod's in-flight entry: in another attempt, as after a failed binding, it must not count itself. Takes
+    /// no lock for a pod that is not in flight.
     pub(crate) fn end_in_flight(&self, pod: &Pod) {
         let uid = pod.uid();
         if self.view.read().in_flight().contains(&uid) {

@@ -1,8 +1,8 @@
 //! The names by which requests to the read-only port may come.
 //!
-//! In an operator's network others can answer for names without a dot (LLMNR, search domains) and under `.local` (mDNS).
-//! So through a forwarded port, whose connections come from the pod's own address 127.0.0.1, no name of the cluster is
-//! accepted.
+//! In an operator's network others can answer for names without a dot (LLMNR, search domains) and under `.local`
+//! (mDNS). So through a forwarded port, whose connections come from the pod's own address 127.0.0.1, no name of the
+//! cluster is accepted.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,7 @@
 //! What the programs say of themselves, as findings: text and remedy are theirs.
 //!
-//! A condition belongs to the check of its id, or of the first words of its id: `policy-warnings` to `policy`. Any other
-//! belongs to its program's own check.
+//! A condition belongs to the check of its id, or of the first words of its id: `policy-warnings` to `policy`. Any
+//! other belongs to its program's own check.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,8 @@ impl Findings {
         told
     }
 
-    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, the others are not looked at.
+    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, the others are not looked
+    /// at.
     pub(crate) fn told_by_one<'a>(
         &mut self,
         program: &str,

@@ -1,4 +1,5 @@
-//! Label selectors, in the text form of `kubectl --selector` and in the form that objects have, and whether labels match.
+//! Label selectors, in the text form of `kubectl --selector` and in the form that objects have, and whether labels
+//! match.
 
 use std::collections::BTreeMap;
 use std::fmt;

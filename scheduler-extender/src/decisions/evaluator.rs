@@ -1,7 +1,7 @@
 //! Evaluates a decision under one policy: for each node the verdict, the score and the rating of its GPUs.
 //!
-//! Invariant: Filter, Prioritize, Preempt, explain and the shadow policy use it. What is [ready](Ready) for the verbs is
-//! how it computes, and changes no result.
+//! Invariant: Filter, Prioritize, Preempt, explain and the shadow policy use it. What is [ready](Ready) for the verbs
+//! is how it computes, and changes no result.
 
 use std::cell::OnceCell;
 use std::iter::zip;
@@ -165,8 +165,8 @@ impl<'d> Evaluator<'d> {
         broken.map_or(Verdict::Accepted, Verdict::OtherNamespace)
     }
 
-    /// The [`typical_load`] of each group of weights: of the nodes that the pod could go to, without it. What Prioritize
-    /// is asked about are the nodes that Filter accepted.
+    /// The [`typical_load`] of each group of weights: of the nodes that the pod could go to, without it. What
+    /// Prioritize is asked about are the nodes that Filter accepted.
     pub fn typical(&self) -> &[f64] {
         self.typical.get_or_init(|| {
             if self.policy.policy.scoring.model != Model::AboveTypical {

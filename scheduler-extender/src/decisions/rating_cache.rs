@@ -1,5 +1,5 @@
-//! A cache of the nodes' ratings for recent GPU requests: pods of one workload have equal requests, and few nodes change
-//! between two of them. What it buys: bench/RESULTS.md.
+//! A cache of the nodes' ratings for recent GPU requests: pods of one workload have equal requests, and few nodes
+//! change between two of them. What it buys: bench/RESULTS.md.
 //!
 //! Invariant: a kept rating is used only for the same value of a node's GPUs, by its version, and not for a pod for
 //! which GPUs of the node are set aside. So it is what [`NodeGpus::rate`](placement::gpu::NodeGpus::rate) returns.

@@ -1,7 +1,7 @@
 //! What of objects and texts goes into a bundle.
 //!
-//! Of Kubernetes' objects an allow-list ([`mod@kept`]) names the fields that stay; everything else is dropped. Of logs and of
-//! answers the end of a line goes behind a name of secrets, and any word that looks like a token.
+//! Of Kubernetes' objects an allow-list ([`mod@kept`]) names the fields that stay; everything else is dropped. Of logs
+//! and of answers the end of a line goes behind a name of secrets, and any word that looks like a token.
 //!
 //! Invariant: the time goes with the length of a text, whatever is in it. Others' pods write into the logs.
 

@@ -61,7 +61,8 @@ impl Pod {
         peak
     }
 
-    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it. What cannot be read is left out.
+    /// The CPU that it requests, in thousandths of a core, as kube-scheduler counts it. What cannot be read is left
+    /// out.
     pub fn cpu_request(&self) -> u64 {
         thousandths(self.scheduled_requests().get("cpu").copied().unwrap_or(0.0))
     }

@@ -2,13 +2,13 @@
 //!
 //! Placement cannot mend every gap: pods end in another order than they came, and what they leave is spread over GPUs
 //! that are half full. A move evicts a pod, and its controller makes a successor, which kube-scheduler places. So it
-//! costs a restart, and no pod its place: a plan names a place for each pod that has to go, beside the pod for which the
-//! room is made.
+//! costs a restart, and no pod its place: a plan names a place for each pod that has to go, beside the pod for which
+//! the room is made.
 //!
 //! [`fewest_moves`] plans for one node ([`one_node`]), [`Search`] for all ([`search`]).
 //!
-//! Invariants: no plan moves a pod twice, nor one with a [`StayReason`], nor more pods than budgets allow together; none
-//! sends a pod to a node that Filter rejects for it, or that was not read.
+//! Invariants: no plan moves a pod twice, nor one with a [`StayReason`], nor more pods than budgets allow together;
+//! none sends a pod to a node that Filter rejects for it, or that was not read.
 
 mod budgets;
 mod one_node;

@@ -1,8 +1,8 @@
 //! The search for the fewest moves on all nodes of a cluster.
 //!
-//! The GPUs of all nodes are known from the start. The rest is read from the API server: the pods of the nodes that would
-//! need the fewest moves, and the room and rules of each node that a plan sends a pod to. Until a node is read it is
-//! taken for one with room. So a plan is made again whenever a node of it turns out otherwise.
+//! The GPUs of all nodes are known from the start. The rest is read from the API server: the pods of the nodes that
+//! would need the fewest moves, and the room and rules of each node that a plan sends a pod to. Until a node is read it
+//! is taken for one with room. So a plan is made again whenever a node of it turns out otherwise.
 //!
 //! [`Search::step`] says what to read and does a part of the work; the caller reads, and lets others have a turn.
 //!

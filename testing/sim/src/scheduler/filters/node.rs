@@ -18,7 +18,8 @@ pub(in crate::scheduler) fn node_rules(pod: &Value) -> NodeRules {
     }
 }
 
-/// A node, as pods' rules see it. There is no node controller here, so a node that is not ready has its taint from here.
+/// A node, as pods' rules see it. There is no node controller here, so a node that is not ready has its taint from
+/// here.
 pub(super) fn node_traits(node: &Value) -> NodeTraits {
     let is_ready = list(&node["status"]["conditions"])
         .find(|condition| condition["type"] == "Ready")
