@@ -89,9 +89,10 @@ fn readings(fleet: &fleet::Status, source: &ReadingSource) -> Status {
     if let Some((metric, _)) = lacking {
         return Status::warning(format!("no node has the metric {metric}"), source.missing_hint);
     }
-    match source.is_exporters {
-        true => Status::ok(format!("{answered} of {nodes} exporters answer the annotator")),
-        false => Status::ok(format!("{answered} of {nodes} nodes are in the source")),
+    if source.is_exporters {
+        Status::ok(format!("{answered} of {nodes} exporters answer the annotator"))
+    } else {
+        Status::ok(format!("{answered} of {nodes} nodes are in the source"))
     }
 }
 

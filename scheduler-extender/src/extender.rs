@@ -98,7 +98,7 @@ impl Decider {
     /// no lock for a pod that is not in flight.
     pub(crate) fn end_in_flight(&self, pod: &Pod) {
         let uid = pod.uid();
-        if self.view.read().in_flight().contains(&uid) {
+        if self.view.current().in_flight.contains(&uid) {
             self.view.change(|index| index.not_in_flight(&uid));
         }
     }
@@ -318,7 +318,7 @@ mod tests {
             end.recv_timeout(Duration::from_secs(30)).expect("without the lock")
         });
         assert!(answers.iter().all(|json| json.starts_with(br#"{"NodeNames":["n","m"]"#)));
-        let is_in_flight = || decider.view.read().in_flight().contains("u");
+        let is_in_flight = || decider.view.current().in_flight.contains("u");
         assert!(!is_in_flight());
         prioritize(&decider, body.as_bytes());
         assert!(is_in_flight());

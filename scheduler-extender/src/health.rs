@@ -137,7 +137,7 @@ pub(crate) fn publish(
     });
     let of_view = Arc::clone(view);
     health.look("leader", move || leader(&lease.described(of_view.is_complete())));
-    let by_view: [(&str, fn(&View, Timestamp) -> Status); 7] = [
+    let by_view: [(&str, Look); 7] = [
         ("cards", gpus),
         ("cdi", cdi),
         ("ledger", ledger),
@@ -151,6 +151,9 @@ pub(crate) fn publish(
         health.look(id, move || look(&view, Timestamp::now()));
     }
 }
+
+/// Judges one condition by the view.
+type Look = fn(&View, Timestamp) -> Status;
 
 fn leader(replica: &api::state::Replica) -> Status {
     match &replica.leader {

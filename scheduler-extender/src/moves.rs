@@ -66,7 +66,7 @@ impl MoveSearch<'_> {
         let search = self.search(pod, priority, now);
         let late = format!("not all nodes were read within {SEARCH_TIMEOUT:?}");
         let ended = tokio::time::timeout(SEARCH_TIMEOUT, search).await;
-        ended.unwrap_or_else(|_| Err(CallError::Unknown(late)))
+        ended.unwrap_or(Err(CallError::Unknown(late)))
     }
 
     async fn search(

@@ -1,4 +1,4 @@
-// Nodes by load and GPUs by what they hold: rows and bars in a small cluster, heat maps in a large one. And the page
+// Nodes by load and cards by what they hold: rows and bars in a small cluster, heat maps in a large one. And the page
 // of one node.
 
 import { useMemo } from 'preact/hooks';
@@ -28,7 +28,7 @@ function marks(row, cluster) {
     row.backedOff && 'backed off: no GPU pods for a while',
     unhealthy > 0 && `${counted(unhealthy, 'card')} unhealthy`,
     closed > 0 && `${counted(closed, 'card')} closed`,
-    row.unplaced > 0 && `${counted(row.unplaced, 'unit')} on no GPU yet`,
+    row.unplaced > 0 && `${counted(row.unplaced, 'unit')} on no card yet`,
   ].filter(Boolean);
 }
 
@@ -126,7 +126,7 @@ function Detail({ node, row }) {
     ['pods bound lately', node.recentPods],
     node.load && ['score', node.load.score],
     ...(node.load?.costs ?? []).map(cost => [cost.text, `${decimal(cost.points)} points`]),
-    row?.unplaced > 0 && ['units on no GPU yet', row.unplaced],
+    row?.unplaced > 0 && ['units on no card yet', row.unplaced],
   ];
   return html`<${Facts} facts=${facts} />
     ${node.backedOff && html`<p class="notice">Backed off: no GPU pods of some or all namespaces for a while, because
@@ -168,7 +168,7 @@ export function LoadTables({ load }) {
 
 export function Cards({ cluster, settings, theme }) {
   if (cluster.cards === 0) {
-    return html`<${View} title="Cards" legend="No node reports GPUs. Nodes with GPUs need the device plugin of Plimsoll." />`;
+    return html`<${View} title="Cards" legend="No node reports cards. Nodes with GPUs need the device plugin of Plimsoll." />`;
   }
   const small = cluster.cards <= MOST_BARS;
   return html`<${View} title="Cards" legend=${small
@@ -200,7 +200,7 @@ function Capacity({ cluster }) {
     ]} />
     <h2>Still fits</h2>
     <p class="legend">Pods of one size that fit now, and free units that such pods cannot use (stranded).
-      By GPUs alone: CPU, memory, taints and load may let fewer pods in.${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
+      By cards alone: CPU, memory, taints and load may let fewer pods in.${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
     <${Awaited} ...${got} what="what still fits" />
     <${Table} compact rows=${[
       ['still fit', one => html`<b>${count(one.pods)}</b>`],
@@ -234,16 +234,16 @@ function lookOf(charge) {
   return LOOKS[charge.basis] ?? 'doubtful';
 }
 
-/** What the patterns mean that these GPUs show. */
+/** What the patterns mean that these cards show. */
 function Bases({ cards }) {
-  const texts = { reserved: 'reserved, not yet in the kubelet’s records', doubtful: 'GPU in doubt: counts on every GPU of its node', unmanaged: 'memory of no pod' };
+  const texts = { reserved: 'reserved, not yet in the kubelet’s records', doubtful: 'card in doubt: counts on every card of its node', unmanaged: 'memory of no pod' };
   const shown = new Set(cards.flatMap(card => card.charges.map(lookOf)));
   return html`<p class="legend keys">${Object.entries(texts).filter(([look]) => shown.has(look)).map(([look, text]) => html`<span><i
     class=${`charge sample ${look}`}></i> ${text}</span> `)}<span><i class="used sample"></i> memory in use</span>
-    ${namespacesOf(GPUs).slice(0, 12).map((name, i) => html`<span key=${name}><i class="charge sample" style=${hue(i)}></i> ${name}</span>`)}</p>`;
+    ${namespacesOf(cards).slice(0, 12).map((name, i) => html`<span key=${name}><i class="charge sample" style=${hue(i)}></i> ${name}</span>`)}</p>`;
 }
 
-/** The namespaces of what is charged on GPUs. Each has one of eight hues, by its place here. */
+/** The namespaces of what is charged on cards. Each has one of eight hues, by its place here. */
 function namespacesOf(cards) {
   return [...new Set(cards.flatMap(card => card.charges.map(charge => charge.namespace)))].filter(Boolean).sort();
 }
@@ -252,10 +252,10 @@ function hue(i) {
   return { '--hue': [250, 55, 150, 320, 95, 200, 20, 285][i % 8] ?? 250 };
 }
 
-/** GPUs as bars. `all`: the GPUs of the whole view, so that a namespace has one hue in it. */
+/** Cards as bars. `all`: the cards of the whole view, so that a namespace has one hue in it. */
 function CardBars({ cards, all = cards }) {
   const namespaces = namespacesOf(all);
-  return html`<ul class="cards">${cards.map(GPU => html`<li key=${card.uuid} class="card">
+  return html`<ul class="cards">${cards.map(card => html`<li key=${card.uuid} class="card">
     <span class="title" title=${card.uuid}>${card.index} <span class="muted">${card.model}</span></span>
     <span class="stack">
       <ul class="charges">${charges(card, namespaces)}</ul>
@@ -293,14 +293,14 @@ function Charges({ cards }) {
   if (rows.length === 0) return null;
   return html`<${Table} rows=${rows} keyOf=${keyOf} columns=${[
     ['Pod', ({ charge }) => (charge.namespace ? html`<${PodLink} pod=${charge} />` : charge.name || 'no pod'), 'name'],
-    ['Card', ({ GPU }) => card.index, 'number'],
+    ['Card', ({ card }) => card.index, 'number'],
     ['Units', ({ charge }) => charge.units, 'number'],
     ['Compute', ({ charge }) => (charge.cores ? `${charge.cores}%` : '–'), 'number'],
     ['Basis', ({ charge }) => words(charge.basis)],
   ]} />`;
 }
 
-/** The code of a GPU: unhealthy is marked as over, closed or without units as unknown. */
+/** The code of a card: unhealthy is marked as over, closed or without units as unknown. */
 function codeOfCard(card) {
   if (card.unhealthy) return OVER;
   if (card.closed || !card.units) return UNKNOWN;
@@ -319,20 +319,20 @@ const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed or no 
 
 function CardMap({ cluster, settings, theme }) {
   const items = useMemo(() => cluster.nodes.flatMap(row => row.cards), [cluster.nodes]);
-  return html`<h2>GPUs by units held</h2>
+  return html`<h2>Cards by units held</h2>
     <${Explorer} noun="card" measure=${BY_HELD} items=${items} grouping=${['model', card => card.model]}
       settings=${settings} theme=${theme}
       describe=${card => [`Card ${card.index} of ${card.node}, ${card.model}: ${card.held} of ${counted(card.units, 'unit')} held by ${counted(card.pods, 'pod')}`,
-        card.used !== null && `${memoryOf(card.used, card.memory)} in use`, stateOf(GPU)].filter(Boolean).join('; ')}
+        card.used !== null && `${memoryOf(card.used, card.memory)} in use`, stateOf(card)].filter(Boolean).join('; ')}
       open=${card => { location.hash = address('node', card.node); }}
       columns=${[
-        ['Node', GPU => html`<${NodeLink} name=${card.node} />`, 'name'],
-        ['Card', GPU => card.index, 'number'],
-        ['Model', GPU => card.model],
-        ['Held', GPU => share(heldPart(GPU)), 'number'],
-        ['Units', GPU => `${card.held} of ${card.units}`, 'number'],
-        ['Pods', GPU => card.pods, 'number'],
-        ['Memory in use', GPU => memory(card.used), 'number'],
-        ['Remarks', GPU => stateOf(GPU), 'remarks'],
+        ['Node', card => html`<${NodeLink} name=${card.node} />`, 'name'],
+        ['Card', card => card.index, 'number'],
+        ['Model', card => card.model],
+        ['Held', card => share(heldPart(card)), 'number'],
+        ['Units', card => `${card.held} of ${card.units}`, 'number'],
+        ['Pods', card => card.pods, 'number'],
+        ['Memory in use', card => memory(card.used), 'number'],
+        ['Remarks', card => stateOf(card), 'remarks'],
       ]} />`;
 }

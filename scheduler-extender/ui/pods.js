@@ -15,7 +15,7 @@ const MANY_NODES = 500;
 
 export function asksText(asks) {
   if (!asks) return '';
-  const parts = [asks.exclusive ? counted(asks.count, 'whole GPU') : counted(asks.units, 'unit')];
+  const parts = [asks.exclusive ? counted(asks.count, 'whole card') : counted(asks.units, 'unit')];
   if (!asks.exclusive && asks.count > 1) parts.push(`on each of ${counted(asks.count, 'card')}`);
   if (asks.cores) parts.push(`with ${asks.cores}% of compute`);
   return parts.join(' ');
@@ -97,7 +97,7 @@ const DECISION_COLUMNS = [
     && `${counted(first.nodes, 'node')}: ${reasonText(first.reason)}${others.length ? ` (+${others.length})` : ''}`), 'remarks'],
 ];
 
-/** How far a node is from taking the pod, by limits that are exceeded and GPUs that lack: 0 takes it. */
+/** How far a node is from taking the pod, by limits that are exceeded and cards that lack: 0 takes it. */
 export function distance(node) {
   if (node.accepted) return 0;
   let far = 0;
@@ -204,7 +204,7 @@ function Verdict({ node, open, own }) {
       ${' '}<span class="why">${node.known ? node.reasons.map(reasonText).join('; ') : 'the extender does not know this node'}</span></summary>
     ${opened && html`<div class="inputs">
       <p><${NodeLink} name=${node.name} /> <span class="muted">extender score ${node.extenderScore}${node.load && `; by load ${node.load.score}${(node.load.costs ?? []).map(cost => `, ${cost.text} ${decimal(cost.points)} points`).join('')}`}${
-        node.cards && `; by GPUs ${node.cards.score}`}${node.costToCards !== undefined && `; makes ${decimal(node.costToCards / 1e6)} of a GPU more useless than on the cheapest node`}</span></p>
+        node.cards && `; by cards ${node.cards.score}`}${node.costToCards !== undefined && `; makes ${decimal(node.costToCards / 1e6)} of a card more useless than on the cheapest node`}</span></p>
       ${node.load && html`<${LoadTables} load=${node.load} />`}
       ${node.cards && html`<${CardsTable} cards=${node.cards} />`}
     </div>`}
@@ -213,13 +213,13 @@ function Verdict({ node, open, own }) {
 
 function CardsTable({ cards }) {
   const chosen = new Set(cards.chosen ?? []);
-  if (cards.cards.length === 0) return html`<p class="muted">The node reports no GPUs.</p>`;
+  if (cards.cards.length === 0) return html`<p class="muted">The node reports no cards.</p>`;
   return html`<${Table} rows=${cards.cards} keyOf=${card => card.index} columns=${[
-    ['Card', GPU => `${card.index} ${card.model}`, 'name'],
-    ['Free', GPU => `${card.free} of ${card.units}`, 'number'],
-    ['Compute free', GPU => `${card.freeCores}%`, 'number'],
-    ['Outcome', GPU => html`${words(card.outcome)}${chosen.has(card.index) && html` <b>chosen</b>`}`],
-    ['Held by', GPU => (card.charges ?? []).map(charge => `${charge.units} ${charge.pod ? charge.pod.slice(0, 8) : 'unmanaged'}`).join(', '), 'remarks'],
+    ['Card', card => `${card.index} ${card.model}`, 'name'],
+    ['Free', card => `${card.free} of ${card.units}`, 'number'],
+    ['Compute free', card => `${card.freeCores}%`, 'number'],
+    ['Outcome', card => html`${words(card.outcome)}${chosen.has(card.index) && html` <b>chosen</b>`}`],
+    ['Held by', card => (card.charges ?? []).map(charge => `${charge.units} ${charge.pod ? charge.pod.slice(0, 8) : 'unmanaged'}`).join(', '), 'remarks'],
   ]} />
   ${cards.cost !== undefined && chosen.size > 0 && html`<p class="legend">The placement costs ${decimal(cards.cost / 1e6)} of a card that it makes useless for future pods.</p>`}`;
 }

@@ -7,7 +7,7 @@ import { openPage, startChromium } from './browser.mjs';
 import { Cluster, StandIn } from './stand-in.mjs';
 
 for (const view of ['nodes', 'cards']) {
-  test(`frames of ${view} while updates of 5,000 nodes with 40,000 GPUs come in`, { skip: process.env.PLIMSOLL_UI ? 'needs the stand-in' : false }, async t => {
+  test(`frames of ${view} while updates of 5,000 nodes with 40,000 cards come in`, { skip: process.env.PLIMSOLL_UI ? 'needs the stand-in' : false }, async t => {
     const standIn = new StandIn(new Cluster({ nodes: 5000, cards: 40000 }));
     const base = await standIn.start();
     t.after(() => standIn.stop());

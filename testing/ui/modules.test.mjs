@@ -110,16 +110,16 @@ test('a node with a reading of a limit missing is partly unknown, and its limit 
   assert.deepEqual(countCodes([codeOf(0.04, true), codeOf(0.95, true), codeOf(1.1, true), codeOf(null, true), 3]).slice(OVER), [1, 1, 2]);
 });
 
-test('memory in use is of the GPUs that are measured, and partly unknown where some are not', () => {
+test('memory in use is of the cards that are measured, and partly unknown where some are not', () => {
   const cluster = merge(null, golden('state'));
   const used = measures(cluster).find(one => one.key === 'used');
   const gpu = cluster.byName.get('gpu-1');
-  assert.equal(used.text(gpu), '76% of 1 GPU');
+  assert.equal(used.text(gpu), '76% of 1 card');
   assert.equal(used.partly(gpu), true);
   assert.equal(used.text({ ...gpu, cards: gpu.cards.slice(1) }), 'not measured');
 });
 
-test('a GPU without units fits no pod, and nothing of it is a part', () => {
+test('a card without units fits no pod, and nothing of it is a part', () => {
   const none = node([{ units: 0 }]);
   assert.deepEqual(fitWhole(node([{ units: 0 }, {}])), { pods: 1, stranded: 0 });
   assert.deepEqual(fit(none, 1), { pods: 0, stranded: 0 });
@@ -138,7 +138,7 @@ test('updates of a changing cluster end where a full answer begins', () => {
   assert.deepEqual(cluster.nodes, merge(null, stand.state()).nodes);
 });
 
-test('pods of a size fit GPU by GPU, and the rest is stranded', () => {
+test('pods of a size fit card by card, and the rest is stranded', () => {
   const one = node([{ held: 3 }, { held: 20 }, { held: 24 }]);
   assert.deepEqual(fit(one, 1), { pods: 25, stranded: 0 });
   assert.deepEqual(fit(one, 4), { pods: 6, stranded: 1 });
@@ -146,25 +146,25 @@ test('pods of a size fit GPU by GPU, and the rest is stranded', () => {
   assert.deepEqual(fit(one, 32), { pods: 0, stranded: 25 });
 });
 
-test('GPUs that take no pods neither fit nor strand', () => {
+test('cards that take no pods neither fit nor strand', () => {
   assert.deepEqual(fit(node([{ unhealthy: true }, { closed: true }, { held: 16 }]), 8), { pods: 1, stranded: 0 });
   assert.deepEqual(fit(node([{}], { backedOff: true }), 1), { pods: 0, stranded: 0 });
 });
 
-test('units on no GPU yet count once on their node', () => {
+test('units on no card yet count once on their node', () => {
   assert.deepEqual(fit(node([{ held: 16 }, { held: 16 }], { unplaced: 4 }), 8), { pods: 1, stranded: 4 });
   assert.deepEqual(fit(node([{ held: 20 }], { unplaced: 9 }), 1), { pods: 0, stranded: 0 });
 });
 
-test('a whole GPU must be empty', () => {
+test('a whole card must be empty', () => {
   assert.deepEqual(fitWhole(node([{}, { held: 1, pods: 1 }, { heldCores: 10 }])), { pods: 1, stranded: 47 });
 });
 
-test('a GPU that holds more than its units has none free', () => {
+test('a card that holds more than its units has none free', () => {
   assert.deepEqual(fit(node([{ held: 30 }, {}]), 24), { pods: 1, stranded: 0 });
 });
 
-test('sizes are powers of two up to the largest GPU', () => {
+test('sizes are powers of two up to the largest card', () => {
   assert.deepEqual(sizes([node([{}]), node([{ units: 80 }])]), [1, 2, 4, 8, 16, 32, 64]);
   const sum = capacity([node([{ held: 12, used: 500 }, { unhealthy: true }]), node([{ closed: true }], { backedOff: true })]);
   assert.deepEqual([sum.cards, sum.units, sum.held], [3, 72, 12]);
@@ -247,7 +247,7 @@ test('a pending pod says what it asks for', () => {
   const [card, placed, , never] = golden('decisions').decisions;
   assert.equal(asksText(card.asks), '20 units');
   assert.equal(asksText(placed.asks), '32 units with 25% of compute');
-  assert.equal(asksText(never.asks), '8 whole GPUs');
+  assert.equal(asksText(never.asks), '8 whole cards');
 });
 
 test('pending pods are grouped by workload, the longest wait first', () => {
@@ -271,12 +271,12 @@ test('an explanation has the pod’s node first, then accepted nodes by score, t
   const rejected = (name, load) => ({ name, accepted: false, score: 0, reasons: [], load: { limits: [{ max: 0.8, outcome: 'exceeded', reading: { value: load } }] } });
   const nodes = [rejected('far', 0.95), { name: 'good', accepted: true, score: 60 }, rejected('near', 0.81), { name: 'best', accepted: true, score: 70 }];
   assert.deepEqual(ranked({ nodes }).map(one => one.name), ['best', 'good', 'near', 'far']);
-  assert.ok(distance(explanation.nodes[0]) > 10, 'a node without GPUs is far from a pod that asks for some');
+  assert.ok(distance(explanation.nodes[0]) > 10, 'a node without cards is far from a pod that asks for some');
 });
 
 test('health finds what is out', () => {
   const counts = findings(merge(null, golden('state'))).map(([title, , list]) => [title, list.length]);
-  assert.deepEqual(counts, [['Over a limit', 1], ['Without any reading', 1], ['With readings missing or stale', 0], ['Backed off', 1], ['Unhealthy GPUs', 1], ['Closed GPUs', 1], ['Units on no GPU yet', 1]]);
+  assert.deepEqual(counts, [['Over a limit', 1], ['Without any reading', 1], ['With readings missing or stale', 0], ['Backed off', 1], ['Unhealthy cards', 1], ['Closed cards', 1], ['Units on no card yet', 1]]);
 });
 
 test('each field of a policy is shown, whatever its name', () => {

@@ -169,7 +169,7 @@ test('a bar of the histogram picks its cells, and colour and order are kept in t
 /** The text of the link that has the focus. */
 const focusedLink = page => page.evaluate(() => document.activeElement.closest('a')?.textContent);
 
-test('an update moves no other node, GPU or pod under the focus', async t => {
+test('an update moves no other node, card or pod under the focus', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 500, cards: 4000 });
   const rows = page.locator('main tbody th a');
   const wanted = await rows.nth(3).innerText();
@@ -350,13 +350,13 @@ test('an explanation names the part of the pod apart from pods in flight', async
   await close();
 });
 
-test('a GPU without units is unknown in the map, and in its table', async t => {
+test('a card without units is unknown in the map, and in its table', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 60, cards: 240 }, { hash: '#/cards' });
   await page.locator('canvas').waitFor();
   const node = cluster.nodes[5];
   change(cluster, node, () => { Object.assign(node.cards[1], { units: 0, charges: [], closed: undefined, healthy: true }); });
-  await page.getByText('1 GPU without units').waitFor();
-  await page.getByText('By GPUs alone: CPU, memory, taints and load may let fewer pods in.').waitFor();
+  await page.getByText('1 card without units').waitFor();
+  await page.getByText('By cards alone: CPU, memory, taints and load may let fewer pods in.').waitFor();
   await page.getByRole('button', { name: /^closed or no units: / }).click();
   await page.locator('tbody tr', { hasText: node.name }).getByText('no units').waitFor();
   await close();
@@ -497,7 +497,7 @@ test('an explanation of many nodes is asked for in two steps, and its inputs ope
   await close();
 });
 
-test('a small cluster’s GPUs are bars stacked by pod, with memory in use beside', async t => {
+test('a small cluster’s cards are bars stacked by pod, with memory in use beside', async t => {
   const { page, cluster, close } = await openOn(t, { nodes: 12, cards: 24 }, { hash: '#/cards' });
   const node = cluster.nodes[1];
   const card = node.cards.find(one => one.charges.length > 1 && one.used !== null);
@@ -519,9 +519,9 @@ test('pending pods say what would make them fit, that they never will, or that t
   await page.locator('.legend', { hasText: 'Pods without a node that the extender was asked about' }).getByText('kubectl plimsoll pending').waitFor();
   const group = name => page.locator('.pending', { has: page.getByRole('heading', { name }) });
   const train = group(/ml · Job train\s+9 pods, longest 14 min, asks for 20 units/);
-  await train.getByText(`Fits if: 1 GPU with 20 free: ${cluster.nodes[0].name}/2 has 17.`).waitFor();
-  await train.getByText('10 nodes No GPU with enough free memory').waitFor();
-  await group(/ml · big/).getByText('Can never fit: asks for 16 GPUs, where no node has more than 8.').waitFor();
+  await train.getByText(`Fits if: 1 card with 20 free: ${cluster.nodes[0].name}/2 has 17.`).waitFor();
+  await train.getByText('10 nodes No GPU card with enough free memory').waitFor();
+  await group(/ml · big/).getByText('Can never fit: asks for 16 cards, where no node has more than 8.').waitFor();
   await group(/Deployment web\s/).getByText('11 of 12 nodes may take it: kube-scheduler has not bound it yet.').waitFor();
   await train.getByRole('link', { name: 'train-4' }).click();
   await page.locator('h1', { hasText: 'Pod ml/train-4' }).waitFor();

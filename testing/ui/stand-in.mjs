@@ -27,11 +27,11 @@ const MODELS = [
   { model: 'NVIDIA H100 80GB HBM3', units: 80, memory: 81559 },
 ];
 const ZONES = ['west-1a', 'west-1b', 'west-1c'];
-/** The pool of the nodes with GPUs: its limits by the positions of METRICS. */
+/** The pool of the nodes with cards: its limits by the positions of METRICS. */
 const POOL = { name: 'gpu', max: [0.85, 0.9, 0.85, null] };
 const NAMESPACES = ['ml', 'search', 'vision', 'speech', 'notebooks'];
 const HINT = ' (see: kubectl plimsoll explain pod)';
-const NO_CARD = `No GPU with enough free memory${HINT}`;
+const NO_CARD = `No GPU card with enough free memory${HINT}`;
 
 /** Numbers from 0 to 1 that look random (mulberry32). */
 function numbers(seed) {
@@ -109,7 +109,7 @@ export class Cluster {
     return { index, uuid: `GPU-${createHash('sha256').update(`${node}/${index}`).digest('hex').slice(0, 32)}`, model, units, memory, used, charges, healthy: true, closed: undefined };
   }
 
-  /** Some nodes are over a limit, without readings, backed off; some GPUs are out. */
+  /** Some nodes are over a limit, without readings, backed off; some cards are out. */
   spoilSome() {
     const n = this.nodes.length;
     const some = part => Math.max(1, Math.round(n * part));
@@ -184,13 +184,13 @@ export class Cluster {
       for (let i = 0; i < 9; i += 1) {
         list.push(pending('ml', `train-${i}`, { kind: 'Job', name: 'train' }, 840 - i * 30, {
           asks: { units: 20, count: 1, cores: 0, exclusive: false }, reasons: [{ reason: NO_CARD, nodes: all - 2 }, { reason: `Load[cpu_busy_avg_5m] is too high, over 0.8${HINT}`, nodes: 2 }],
-          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 }, fitsIf: `1 GPU with 20 free: ${gpu[0].name}/2 has 17`,
+          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 }, fitsIf: `1 card with 20 free: ${gpu[0].name}/2 has 17`,
         }));
       }
       list.push(pending('vision', 'finetune-0', { kind: 'StatefulSet', name: 'finetune' }, 9000, {
-        asks: { units: 48, count: 4, cores: 0, exclusive: true }, reasons: [{ reason: `Too few GPUs fit${HINT}`, nodes: all }], nearest: { kind: 'cards', node: gpu[0].name, fit: 1 },
+        asks: { units: 48, count: 4, cores: 0, exclusive: true }, reasons: [{ reason: `Too few GPU cards fit${HINT}`, nodes: all }], nearest: { kind: 'cards', node: gpu[0].name, fit: 1 },
       }));
-      list.push(pending('ml', 'big', undefined, 30, { asks: { units: 80, count: 16, cores: 0, exclusive: true }, fault: 'asks for 16 GPUs, where no node has more than 8', nearest: { kind: 'cards', node: gpu[0].name, fit: 1 } }));
+      list.push(pending('ml', 'big', undefined, 30, { asks: { units: 80, count: 16, cores: 0, exclusive: true }, fault: 'asks for 16 cards, where no node has more than 8', nearest: { kind: 'cards', node: gpu[0].name, fit: 1 } }));
     }
     list.push(pending('search', 'web-5', { kind: 'Deployment', name: 'web' }, 1, { accepted: all - 1, reasons: this.reasons(1, false), best: [{ node: this.nodes[0].name, score: 71 }] }));
     list.push(pending('search', this.odd, { kind: 'Deployment', name: 'index' }, 75, {
@@ -208,7 +208,7 @@ export class Cluster {
     this.removed.push({ name: node.name, version: this.version });
   }
 
-  /** One second passes: readings of some nodes are written, now and then a pod comes to a GPU or leaves it. */
+  /** One second passes: readings of some nodes are written, now and then a pod comes to a card or leaves it. */
   tick() {
     this.version += 1;
     this.now += 1000;

@@ -37,7 +37,7 @@ async function eachView(base, theme, width, t) {
 }
 
 for (const [nodes, cards] of OUTSIDE ? [[null, null]] : SIZES) {
-  const name = OUTSIDE ?? `${nodes} nodes with ${cards} GPUs`;
+  const name = OUTSIDE ?? `${nodes} nodes with ${cards} cards`;
   test(`every view of ${name} opens in both themes, wide and narrow, without a fault`, async t => {
     const standIn = OUTSIDE ? null : new StandIn(new Cluster({ nodes, cards }));
     const base = OUTSIDE ?? await standIn.start();

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use placement::gpu::{Account, NodeGpus};
 use placement::load::NodeLoad;
-use placement::units::PodUid;
 
 use super::kept::KeptDecision;
 use crate::view::{NodeState, Snapshot};
@@ -65,8 +64,6 @@ impl HeldBytes {
             return;
         }
         visit(self, address(snapshot.names()), snapshot.names().bytes());
-        let in_flight = snapshot.in_flight();
-        visit(self, address(in_flight), in_flight.capacity() * (size_of::<PodUid>() + 1));
         for chunk in snapshot.chunks() {
             if visit(self, address(chunk), size_of_val(chunk.nodes())) {
                 for state in chunk.nodes() {

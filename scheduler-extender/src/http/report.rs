@@ -129,7 +129,7 @@ async fn capacity(State(extender): State<Arc<Extender>>, body: Bytes) -> Respons
     let (view, now) = (&extender.decider.view, extender.decider.now());
     let asked = serde_json::from_slice(&body).map_err(|error| error.to_string());
     let found =
-        asked.and_then(|asked| crate::report::capacity(view, extender.replica(), &asked, now));
+        asked.and_then(|asked| crate::report::capacity(view, &extender.replica(), &asked, now));
     let answer = match found {
         Ok(found) => Answer::new("ok", &found),
         Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),

@@ -20,7 +20,7 @@ const MAX_SIZES: usize = 32;
 /// What is wrong in the request.
 pub fn capacity(
     view: &View,
-    replica: Replica,
+    replica: &Replica,
     asked: &Question,
     now: Timestamp,
 ) -> Result<Vec<Capacity>, String> {

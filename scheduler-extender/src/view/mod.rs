@@ -60,6 +60,10 @@ pub struct Current {
     pub snapshot: Arc<Snapshot>,
     /// Values that are prepared for the verbs.
     pub prepared: Prepared,
+    /// The pods that count on a node where they are not bound yet.
+    pub(crate) in_flight: Arc<snapshot::PodUids>,
+    /// Whether deleted pods may hold units of GPUs.
+    deleted_may_hold: bool,
     /// Learned use of workloads.
     pub learned: LearnedUses,
     /// The estimate rules of the shadow policy; `None` where it estimates nothing.
@@ -114,7 +118,7 @@ impl View {
     /// [`Index::waits_for_deleted`]. Takes the lock only while deleted pods may hold units.
     #[must_use]
     pub fn waits_for_deleted(&self, pod: &GpuPodId, request: &GpuRequest) -> Option<HeldByDeleted> {
-        if !self.current.load().snapshot.deleted_may_hold {
+        if !self.current.load().deleted_may_hold {
             return None;
         }
         self.ask(|index| index.waits_for_deleted(pod, request))

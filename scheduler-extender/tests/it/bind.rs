@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::rig::{GPU, Rig, annotation, binding, gpu_node, gpu_pod};
 use futures::future::join_all;
 use serde_json::{Value, json};
-use sim::{Fault, KeptAddress, PODS, Sim, Verb, pod};
+use sim::{Failure, Fault, KeptAddress, PODS, Sim, Verb, pod};
 use tokio::io::AsyncWriteExt;
 
 async fn cluster(nodes: &[(&str, u32)]) -> (Sim, Rig) {
@@ -208,6 +208,26 @@ async fn a_conflict_with_another_node_is_an_error_and_its_gpu_is_kept() {
     let inspected = rig.inspect().await;
     assert_eq!(inspected["nodes"][0]["usedGPU"], 0);
     assert_eq!(inspected["nodes"][1]["usedGPU"], 5);
+}
+
+#[tokio::test]
+async fn a_refused_binding_gives_its_gpu_back_and_says_why() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    let forbidden = Failure::new(403, "Forbidden", "pods \"train\" is forbidden");
+    sim.faults().next_bindings(1, Fault::Answer(forbidden));
+    let error = rig.bind(&train, "n1").await;
+    assert!(error.contains("refused by the API server (403)"), "{error}");
+    assert_eq!(rig.used().await, 0);
+}
+
+#[tokio::test]
+async fn a_pod_that_was_deleted_meanwhile_holds_nothing() {
+    let (sim, rig) = cluster(&[("n1", 1)]).await;
+    let train = gpu_pod(&sim, "train", 5);
+    sim.delete(PODS, "default", "train");
+    assert_eq!(rig.bind(&train, "n1").await, "the pod is gone");
+    assert_eq!(rig.used().await, 0);
 }
 
 #[tokio::test]

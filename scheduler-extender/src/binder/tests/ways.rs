@@ -273,12 +273,14 @@ impl World {
     /// The attempts and requests as text, without numbers that only grow.
     pub(super) fn ways_and_requests(&self) -> String {
         let mut text = String::new();
-        for Way { number, slot, attempt, waits, .. } in &self.ways {
+        for Way { number, slot, node, attempt, waits, .. } in &self.ways {
             let requests = self.requests.iter().filter(|request| request.number == *number);
-            let requests: Vec<_> = requests.map(|it| (&it.version, it.units)).collect();
+            let requests: Vec<_> = requests.map(|it| (&it.version, it.units, it.node)).collect();
             let is_last = attempt.is_last_in_doubt(&self.bindings);
             let Attempt { phase, is_second_look, .. } = attempt;
-            text += &format!("{slot} {phase:?} {is_second_look} {waits:?} {requests:?} {is_last};");
+            text += &format!(
+                "{slot} {node} {phase:?} {is_second_look} {waits:?} {requests:?} {is_last};"
+            );
         }
         let order: Vec<_> = self.requests.iter().map(|it| (it.slot, &it.version)).collect();
         text + &format!("{order:?}")

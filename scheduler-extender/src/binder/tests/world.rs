@@ -61,7 +61,7 @@ pub(super) struct World {
     pub(super) events: VecDeque<Event<Object>>,
     pub(super) node_events: VecDeque<Event<usize>>,
     pub(super) listing: Listing,
-    settled: HashSet<PodUid>,
+    pub(super) settled: HashSet<PodUid>,
     /// Where pods are or were bound, by UID.
     pub(super) bound: BTreeMap<String, usize>,
     /// Pods on GPUs that were deleted by force, with GPU and units. They may still have processes.
@@ -353,6 +353,7 @@ impl World {
         (self.ways, self.requests, self.look_ups) = Default::default();
         (self.listing, self.leads) = (Listing::No, true);
         self.lingering.clear();
+        self.settled.clear();
         self.relist_nodes();
         (0..3).for_each(|_| self.relist());
     }

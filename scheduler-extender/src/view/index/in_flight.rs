@@ -110,9 +110,10 @@ impl InFlightPods {
         if self.swept != second {
             self.swept = second;
             self.pods.retain(|_, pod| is_in_flight(pod.at, pod.lasts, now));
-            if self.pods.len() < self.uids.len() {
-                let pods = &self.pods;
-                Arc::make_mut(&mut self.uids).retain(|pod| pods.get(pod).is_some());
+            // A set keeps its room when entries leave it, and each copy has as much.
+            let (entries, room) = (self.pods.len(), self.uids.capacity());
+            if entries < self.uids.len() || room > 4 * entries.max(64) {
+                self.uids = Arc::new(self.pods.iter().map(|(uid, _)| uid.clone()).collect());
             }
         }
     }
@@ -185,5 +186,8 @@ mod tests {
             in_flight.pods.len()
         );
         assert_eq!(in_flight.uids().len(), in_flight.pods.len());
+        insert(&mut in_flight, "later", "a", 31);
+        assert_eq!(in_flight.uids().len(), 1);
+        assert!(in_flight.uids().capacity() < 512, "{}", in_flight.uids().capacity());
     }
 }

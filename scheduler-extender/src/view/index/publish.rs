@@ -29,6 +29,8 @@ impl Index {
         let empty = Current {
             snapshot,
             prepared: Prepared::default(),
+            in_flight: Arc::default(),
+            deleted_may_hold: false,
             learned: self.learned.clone(),
             shadow_estimates: None,
         };
@@ -39,14 +41,14 @@ impl Index {
     /// heartbeats.
     pub(crate) fn publish(&mut self, last: &Current) -> Option<Current> {
         let states = self.changed_states(&last.snapshot);
-        let is_same = states.is_empty()
-            && !self.nodes.has_other_names
-            && !self.changes.others
-            && Arc::ptr_eq(self.loads.in_flight.uids(), &last.snapshot.in_flight)
-            && self.deleted_may_hold() == last.snapshot.deleted_may_hold;
-        if is_same && !self.changes.too_old {
+        let is_same = states.is_empty() && !self.nodes.has_other_names && !self.changes.others;
+        let (in_flight, deleted_may_hold) = (self.loads.in_flight.uids(), self.deleted_may_hold());
+        let are_same_pods =
+            Arc::ptr_eq(in_flight, &last.in_flight) && deleted_may_hold == last.deleted_may_hold;
+        if is_same && are_same_pods && !self.changes.too_old {
             return None;
         }
+        let in_flight = Arc::clone(in_flight);
         let (chunks, changed) = self.next_chunks(&last.snapshot, states);
         let prepared = self.prepare(&last.prepared, &chunks, &changed);
         let snapshot = if is_same {
@@ -58,15 +60,14 @@ impl Index {
                 back_offs: self.back_offs.nodes(),
                 names: self.names(last),
                 chunks: chunks.into(),
-                in_flight: Arc::clone(self.loads.in_flight.uids()),
-                deleted_may_hold: self.deleted_may_hold(),
             })
         };
         self.nodes.has_other_names = false;
         self.changes.others = false;
         self.changes.too_old = false;
         let learned = self.learned.clone();
-        Some(Current { snapshot, prepared, learned, shadow_estimates: self.shadow_estimates })
+        let shadow_estimates = self.shadow_estimates;
+        Some(Current { snapshot, prepared, in_flight, deleted_may_hold, learned, shadow_estimates })
     }
 
     /// The states of the changed nodes that differ from the last ones, by slot.

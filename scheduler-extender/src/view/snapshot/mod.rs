@@ -44,9 +44,6 @@ pub struct Snapshot {
     pub back_offs: Arc<NodeBackOffs>,
     pub(super) names: Arc<NodeNames>,
     pub(super) chunks: Box<[Arc<Chunk>]>,
-    pub(super) in_flight: Arc<PodUids>,
-    /// Whether deleted pods may hold units of GPUs.
-    pub(super) deleted_may_hold: bool,
 }
 
 impl Snapshot {
@@ -58,8 +55,6 @@ impl Snapshot {
             back_offs: Arc::default(),
             names: Arc::default(),
             chunks: Box::default(),
-            in_flight: Arc::default(),
-            deleted_may_hold: false,
         }
     }
 
@@ -67,12 +62,6 @@ impl Snapshot {
     #[must_use]
     pub fn names(&self) -> &Arc<NodeNames> {
         &self.names
-    }
-
-    /// The pods that count on a node where they are not bound yet.
-    #[must_use]
-    pub(crate) fn in_flight(&self) -> &Arc<PodUids> {
-        &self.in_flight
     }
 
     /// The nodes in chunks.
