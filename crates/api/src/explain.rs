@@ -126,7 +126,7 @@ pub struct Node {
     /// Why it may not, or which limits it is over: the constant texts that Filter returns, one for each cause.
     pub reasons: Vec<String>,
     /// 0 (worst) to 100. For a GPU pod the mean of the scores by load and by GPUs; for another pod the score by load,
-    /// less the part that `costToGpus` takes.
+    /// less the part that `costToCards` takes.
     pub score: u8,
     /// The score that Prioritize returns: 0 to the policy's scale, 0 to 100 for GPU pods.
     pub extender_score: i64,

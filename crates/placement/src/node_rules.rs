@@ -12,6 +12,10 @@ const NAME: &str = "metadata.name";
 
 /// The most terms of a pod's affinity, and requirements of a term, that are checked for moves.
 const MAX_TERMS: usize = 64;
+/// Values of all requirements together, and tolerations, above which rules are not checked: each is compared on
+/// thousands of nodes.
+const MAX_VALUES: usize = 256;
+const MAX_TOLERATIONS: usize = 64;
 
 /// A node, as pods' rules see it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -86,16 +90,19 @@ impl Toleration {
     /// As `Toleration.ToleratesTaint` of k8s.io/component-helpers, except that the operators that compare numbers
     /// tolerate nothing here.
     fn tolerates(&self, taint: &NodeTaint) -> bool {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (key, effect) = (text(&self.key), text(&self.effect));
         (effect.is_empty() || effect == taint.effect)
             && (key.is_empty() || key == taint.key)
-            && match text(&self.operator).as_str() {
+            && match text(&self.operator) {
                 "" | "Equal" => text(&self.value) == text(&taint.value),
                 "Exists" => true,
                 _ => false,
             }
     }
+}
+
+fn text(text: &Option<String>) -> &str {
+    text.as_deref().unwrap_or_default()
 }
 
 impl AffinityTerm {
@@ -128,7 +135,11 @@ impl NodeRules {
     /// Whether all of them can be checked, in little time.
     pub fn can_be_checked(&self) -> bool {
         let terms = self.terms.as_deref().unwrap_or_default();
-        terms.len() <= MAX_TERMS && terms.iter().all(AffinityTerm::can_be_checked)
+        let requirements = terms.iter().flat_map(|term| term.labels().iter().chain(term.fields()));
+        terms.len() <= MAX_TERMS
+            && terms.iter().all(AffinityTerm::can_be_checked)
+            && requirements.map(Requirement::values).sum::<usize>() <= MAX_VALUES
+            && self.tolerations.len() <= MAX_TOLERATIONS
     }
 
     /// Whether the pod may go to a node.
@@ -168,7 +179,7 @@ mod tests {
     fn node(taints: &Value) -> NodeTraits {
         NodeTraits {
             name: "n".to_owned(),
-            labels: [("disk", "ssd"), ("cards", "4")].map(|(k, v)| (k.into(), v.into())).into(),
+            labels: [("disk", "ssd"), ("gpus", "4")].map(|(k, v)| (k.into(), v.into())).into(),
             taints: serde_json::from_value(taints.clone()).unwrap(),
         }
     }
@@ -232,11 +243,11 @@ mod tests {
             ("NotIn", &["ssd"], "missing", true),
             ("Exists", &[], "disk", true),
             ("DoesNotExist", &[], "disk", false),
-            ("Gt", &["3"], "cards", true),
-            ("Gt", &["4"], "cards", false),
+            ("Gt", &["3"], "gpus", true),
+            ("Gt", &["4"], "gpus", false),
             ("Gt", &["3"], "disk", false),
-            ("Lt", &["4"], "cards", false),
-            ("Lt", &["5"], "cards", true),
+            ("Lt", &["4"], "gpus", false),
+            ("Lt", &["5"], "gpus", true),
         ] {
             let term = json!({ "key": key, "operator": operator, "values": values });
             let rules = affine(&json!([{ "matchExpressions": [term] }]));
@@ -273,6 +284,14 @@ mod tests {
         for (terms, requirements, expected) in [(64, 64, true), (65, 1, false), (1, 65, false)] {
             let term = json!({ "matchExpressions": vec![exists.clone(); requirements] });
             assert_eq!(affine(&json!(vec![term; terms])).can_be_checked(), expected);
+        }
+        for (values, tolerations, expected) in [(128, 64, true), (129, 64, false), (1, 65, false)] {
+            let each = json!({ "key": "disk", "operator": "In", "values": vec!["ssd"; values] });
+            let term = json!({ "matchExpressions": [each] });
+            let toleration = json!({ "operator": "Exists" });
+            let tolerations = serde_json::from_value(json!(vec![toleration; tolerations])).unwrap();
+            let rules = NodeRules { tolerations, ..affine(&json!([term, term])) };
+            assert_eq!(rules.can_be_checked(), expected, "{values}");
         }
     }
 }

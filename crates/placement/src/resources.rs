@@ -19,28 +19,25 @@ pub fn peak_requests(
 ) -> Requests {
     let mut steady = Requests::new();
     let mut peak = Requests::new();
-    for (mut requests, is_sidecar) in init {
-        if is_sidecar {
-            add(&mut steady, &requests);
-            requests = steady.clone();
-        } else {
-            add(&mut requests, &steady);
+    // Each container costs as much as it names: a pod may have thousands, and a sidecar of thousands of resources.
+    for (requests, is_sidecar) in init {
+        for (resource, amount) in requests {
+            let beside = steady.get(&resource).copied().unwrap_or_default() + amount;
+            if is_sidecar {
+                steady.insert(resource.clone(), beside);
+            }
+            let most = peak.entry(resource).or_default();
+            *most = most.max(beside);
         }
-        raise(&mut peak, requests);
     }
     for requests in apps {
         add(&mut steady, &requests);
     }
-    raise(&mut peak, steady);
-    peak
-}
-
-/// Makes each amount at least as large as in `least`.
-fn raise(amounts: &mut Requests, least: Requests) {
-    for (resource, least) in least {
-        let amount = amounts.entry(resource).or_default();
-        *amount = amount.max(least);
+    for (resource, steady) in steady {
+        let most = peak.entry(resource).or_default();
+        *most = most.max(steady);
     }
+    peak
 }
 
 /// Adds `more` to amounts.

@@ -100,11 +100,7 @@ impl Requirements {
 
     /// How many there are, and values of them.
     pub fn size(&self) -> usize {
-        let values = |it: &Requirement| match &it.operator {
-            Operator::In(values) | Operator::NotIn(values) => values.len(),
-            _ => 0,
-        };
-        self.0.iter().map(|requirement| 1 + values(requirement)).sum()
+        self.0.iter().map(|requirement| 1 + requirement.values()).sum()
     }
 }
 
@@ -164,6 +160,14 @@ impl Requirement {
     /// Whether it can be checked.
     pub fn is_known(&self) -> bool {
         self.operator != Operator::Unknown
+    }
+
+    /// How many values it names.
+    pub(crate) fn values(&self) -> usize {
+        match &self.operator {
+            Operator::In(values) | Operator::NotIn(values) => values.len(),
+            _ => 0,
+        }
     }
 
     /// Whether it is about a value that must be one of several.

@@ -32,8 +32,8 @@ const ALL_SMALL_KIB: usize = 64 << 10;
 /// Concurrent large requests. One of 8 MiB takes up to 232 MiB while it is read and answered.
 const LARGE: usize = 1;
 
-/// Concurrent answers about the whole cluster, of each of their four classes: explain, moves, other reports, and what
-/// another replica asks for. One takes 70 MiB for 5,000 nodes of 8 GPUs.
+/// Concurrent answers about the whole cluster, of each of their five classes: explain, moves, capacity, other reports,
+/// and what another replica asks for. One takes 70 MiB for 5,000 nodes of 8 GPUs.
 const REPORTS: usize = 1;
 
 /// Concurrent answers that wait for the other replicas and are small.
@@ -54,6 +54,8 @@ enum RequestClass {
     Report,
     /// It reads nodes from the API server, for up to 10 s.
     Moves,
+    /// It tries pods on the GPUs of all nodes, for up to 5 s.
+    Capacity,
     /// It waits for other replicas, and so for seconds where one is lost. Reports of this replica alone do not wait
     /// for it.
     Merged,
@@ -79,6 +81,8 @@ impl RequestClass {
             Self::Explain
         } else if path == moves::PATH {
             Self::Moves
+        } else if path == report::CAPACITY_PATH {
+            Self::Capacity
         } else if is_merged {
             Self::Merged
         } else if is_report {
@@ -100,6 +104,7 @@ pub(super) struct Admission {
     explain: Arc<Semaphore>,
     reports: Arc<Semaphore>,
     moves: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     merged: Arc<Semaphore>,
     forwarded: Arc<Semaphore>,
     /// The runtime for large requests and reports.
@@ -114,6 +119,7 @@ impl Admission {
             explain: Arc::new(Semaphore::new(REPORTS)),
             reports: Arc::new(Semaphore::new(REPORTS)),
             moves: Arc::new(Semaphore::new(REPORTS)),
+            capacity: Arc::new(Semaphore::new(REPORTS)),
             merged: Arc::new(Semaphore::new(MERGED)),
             forwarded: Arc::new(Semaphore::new(REPORTS)),
             workers,
@@ -131,6 +137,7 @@ impl Admission {
             RequestClass::Explain => (&self.explain, 1),
             RequestClass::Report => (&self.reports, 1),
             RequestClass::Moves => (&self.moves, 1),
+            RequestClass::Capacity => (&self.capacity, 1),
             RequestClass::Merged => (&self.merged, 1),
             RequestClass::Forwarded => (&self.forwarded, 1),
         };

@@ -41,7 +41,8 @@ async fn answer(extender: &Extender, uri: &Uri) -> Answer {
         moved: BTreeSet::new(),
     };
     let takes = [(decider.names.gpu_resource().to_owned(), f64::from(request.peak().0))];
-    let needs = PodNeeds::new(PodUid::from(""), Some(request), takes.into());
+    // The UID of no pod: that of unmanaged memory is empty.
+    let needs = PodNeeds::new(PodUid::from("shape"), Some(request), takes.into());
     let found = match search.run(&needs, asked.priority, now).await {
         Ok(found) => found,
         Err(error) => return Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error),
@@ -83,7 +84,7 @@ fn shape(uri: &Uri) -> Result<Shape, String> {
                 Ok(priority) => shape.priority = Some(priority),
                 Err(_) => return fault("a pod's priority, as in priority=0"),
             },
-            _ => return Err(format!("{name}: there are GPUs, units and priority")),
+            _ => return Err(format!("{name}: there are cards, units and priority")),
         }
     }
     if shape.units == 0 {

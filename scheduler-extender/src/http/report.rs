@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::decisions::{Decided, Decisions};
 use api::policy_check::{PolicyCheck, effective};
@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use placement::policy::ReadingSource;
+use tokio::time::timeout;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 
 use super::Answer;
@@ -31,6 +32,10 @@ pub(super) const PREFIX: &str = "/v1/";
 /// The paths whose answers are merged from those of all replicas.
 pub(super) const MERGED: [&str; 2] = [DECISIONS_PATH, PENDING_PATH];
 
+/// Of one answer about capacity. Beyond it nobody waits for one.
+const CAPACITY_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) const CAPACITY_PATH: &str = "/v1/capacity";
 const DECISIONS_PATH: &str = "/v1/decisions";
 const PENDING_PATH: &str = "/v1/pending";
 
@@ -52,7 +57,7 @@ pub(super) fn routes() -> Router<Arc<Extender>> {
         .route("/v1/state", get(state))
         .route("/v1/nodes/{node}", get(node))
         .route("/v1/cards", get(gpus))
-        .route("/v1/capacity", post(capacity).layer(DefaultBodyLimit::max(MAX_QUESTION)))
+        .route(CAPACITY_PATH, post(capacity).layer(DefaultBodyLimit::max(MAX_QUESTION)))
         .route(DECISIONS_PATH, get(decisions))
         .route(PENDING_PATH, get(pending))
         .route("/v1/policy", get(policy))
@@ -127,12 +132,20 @@ async fn gpus(State(extender): State<Arc<Extender>>) -> Response {
 async fn capacity(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
     let start = Instant::now();
     let (view, now) = (&extender.decider.view, extender.decider.now());
-    let asked = serde_json::from_slice(&body).map_err(|error| error.to_string());
-    let found =
-        asked.and_then(|asked| crate::report::capacity(view, &extender.replica(), &asked, now));
-    let answer = match found {
-        Ok(found) => Answer::new("ok", &found),
+    let replica = extender.replica();
+    let answer = match serde_json::from_slice(&body) {
         Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+        Ok(asked) => {
+            let found = crate::report::capacity(view, &replica, &asked, now);
+            match timeout(CAPACITY_TIMEOUT, found).await {
+                Ok(Ok(found)) => Answer::new("ok", &found),
+                Ok(Err(error)) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+                Err(_) => {
+                    let error = "it takes too long: ask for fewer sizes, or for fewer nodes";
+                    Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error)
+                }
+            }
+        }
     };
     extender.counted(start, answer)
 }

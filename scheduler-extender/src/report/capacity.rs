@@ -13,12 +13,15 @@ use crate::view::{Snapshot, View};
 /// Sizes of one request at most: powers of two up to any GPU's units.
 const MAX_SIZES: usize = 32;
 
-/// What fits of each size.
+/// Nodes of one turn. One takes a millisecond at worst.
+const TURN: usize = 16;
+
+/// What fits of each size. Others have a turn every few nodes, where a caller's time limit ends it too.
 ///
 /// # Errors
 ///
 /// What is wrong in the request.
-pub fn capacity(
+pub async fn capacity(
     view: &View,
     replica: &Replica,
     asked: &Question,
@@ -48,20 +51,23 @@ pub fn capacity(
             total: Room { model: "all".to_owned(), ..Room::default() },
             left_out: 0,
         };
-        add_nodes(&mut answer, &snapshot, &request, names.as_ref());
+        add_nodes(&mut answer, &snapshot, &request, names.as_ref()).await;
         answers.push(answer);
     }
     Ok(answers)
 }
 
-fn add_nodes(
+async fn add_nodes(
     answer: &mut Capacity,
     snapshot: &Snapshot,
     request: &GpuRequest,
     names: Option<&HashSet<&str>>,
 ) {
     let mut rooms: BTreeMap<&GpuModel, Room> = BTreeMap::new();
-    for (name, gpus) in snapshot.nodes_with_gpus() {
+    for (at, (name, gpus)) in snapshot.nodes_with_gpus().enumerate() {
+        if at % TURN == TURN - 1 {
+            tokio::task::yield_now().await;
+        }
         if names.is_some_and(|names| !names.contains(name.as_str())) {
             continue;
         }

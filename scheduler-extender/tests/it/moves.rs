@@ -160,6 +160,53 @@ async fn where_no_node_has_two_whole_gpus_one_move_makes_them() {
     assert!(status == 400 && text.contains("units: missing"), "{status} {text}");
 }
 
+/// A budget that allows one eviction has one pod moved; two of a workload without a budget are not moved together.
+#[tokio::test]
+async fn no_more_pods_go_together_than_budgets_and_workloads_allow() {
+    let sim = Sim::start().await.unwrap();
+    for name in ["a", "b"] {
+        sim.put(gpu_node(name, 2).with("cpu", 8).with("pods", 110).with(GPU, 32));
+    }
+    let rig = Rig::start(&sim).await;
+    for (name, node) in [("web-0", "a"), ("web-1", "a")] {
+        let mut pod = replica(name, 10, 1);
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod["metadata"]["ownerReferences"][0]["name"] = "web".into();
+        let pod = sim.put(pod);
+        assert_eq!(rig.bind(&pod, node).await, "");
+        run(&sim, name);
+    }
+    let large = sim.put(replica("large", 16, 2));
+    assert_eq!(rig.bind(&large, "b").await, "");
+    run(&sim, "large");
+    rig.until("the pods", async || rig.used().await == 52).await;
+    // Two whole GPUs on one node: both of `web` would have to go, and there is nowhere to go before `large` goes.
+    sim.delete(PODS, "default", "large");
+    rig.until("the end", async || rig.used().await == 20).await;
+    sim.put(gpu_node("b", 1).with("cpu", 8).with("pods", 110).with(GPU, 16));
+    sim.put(gpu_node("c", 1).with("cpu", 8).with("pods", 110).with(GPU, 16));
+    rig.until("the GPUs", async || {
+        let nodes = rig.inspect().await;
+        nodes["nodes"].as_array().is_some_and(|nodes| nodes.len() == 3)
+    })
+    .await;
+    assert_eq!(asked(&rig, "cards=2&units=16").await.get("proposal"), None);
+    let budget = |allowed: i64| {
+        json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "web"}}},
+            "status": {"disruptionsAllowed": allowed},
+        })
+    };
+    for (allowed, moves) in [(0, None), (1, None), (2, Some(2))] {
+        sim.put(budget(allowed));
+        let answer = asked(&rig, "cards=2&units=16").await;
+        let proposed = answer.get("proposal").map(|it| it["moves"].as_array().unwrap().len());
+        assert_eq!(proposed, moves, "{allowed}: {answer}");
+    }
+}
+
 /// kube-scheduler asks no extender: no node's total suffices. The pods that wait are listed.
 #[tokio::test]
 async fn a_pod_for_which_no_nodes_total_suffices_gets_its_gpus_by_a_move() {

@@ -44,6 +44,7 @@ impl NodeGpus {
         fits.largest = sizes.get(count - 1).copied().unwrap_or_default();
         let gpus = accounts.iter().map(|account| &account.gpu);
         if let Some(free) = self.free_beside_unplaced(|_| false, gpus) {
+            fits.free = fits.free.min(u64::from(free.0));
             fits.pods = fits.pods.min(u64::from(free.0 / share.units.0.max(1)));
             fits.largest =
                 fits.largest.min(Units(free.0 / u32::try_from(count).unwrap_or(u32::MAX)));

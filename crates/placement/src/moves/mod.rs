@@ -93,7 +93,7 @@ impl PodNeeds {
         takes.insert(PODS.to_owned(), 1.0);
         Self {
             uid,
-            labelled: Labelled::default(),
+            labelled: Labelled { labels: Some(Labels::new()), ..Labelled::default() },
             request,
             takes,
             rules: NodeRules::default(),
@@ -314,4 +314,20 @@ pub enum StayReason {
     /// Any other reason, of a newer version.
     #[serde(other)]
     Other,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selector::Requirement;
+
+    #[test]
+    fn what_pods_keep_out_by_labels_is_not_what_has_none() {
+        let required = Requirements(vec![Requirement::is("app".to_owned(), "db".to_owned())]);
+        let any = KeepsOut { namespaces: None, labels: None };
+        let shape = PodNeeds::new("shape".into(), None, Requests::new()).labelled;
+        assert!(any.selects(&shape));
+        let by_label = KeepsOut { labels: Some(required), ..any };
+        assert!(!by_label.selects(&shape));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! The pods that go are chosen by a greedy search, and each that turns out to be unnecessary stays. Where the successor
 //! of one fits nowhere, others go in its place. A pod is never moved to make room for one that is moved, and none of
-//! [`NodeGpus::undrained_clients`](crate::gpu::NodeCards::undrained_clients) is.
+//! [`NodeGpus::undrained_clients`](crate::gpu::NodeGpus::undrained_clients) is.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

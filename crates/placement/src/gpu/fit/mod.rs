@@ -38,7 +38,7 @@ pub struct Fit {
     pub gpus: Vec<(FreeGpu, GpuFit)>,
     /// The GPUs that were chosen, or why none fit.
     pub outcome: Result<Choice, NoFit>,
-    /// The node's rating, as [`NodeGpus::rate`](super::NodeCards::rate); `None` if the request does not fit.
+    /// The node's rating, as [`NodeGpus::rate`](super::NodeGpus::rate); `None` if the request does not fit.
     pub rating: Option<Rating>,
 }
 

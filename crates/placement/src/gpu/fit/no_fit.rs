@@ -4,7 +4,7 @@ use super::assign::assign;
 use crate::gpu::{Excess, FreeGpu, GpuFit, GpuRequest, GpuShare};
 
 /// Why no GPUs of a node fit a request. The text is the same whatever the numbers: kube-scheduler groups nodes by it
-/// and uses it as a format string. The numbers are in [`Fit::gpus`](super::Fit::GPUs).
+/// and uses it as a format string. The numbers are in [`Fit::gpus`](super::Fit::gpus).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.reason())]
 pub enum NoFit {
