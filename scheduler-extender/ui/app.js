@@ -68,15 +68,15 @@ function Page() {
     <header>
       <span class="brand">Plimsoll</span>
       <nav aria-label="Views">${Object.keys(TABS).map(name => html`<a key=${name} href=${`#/${name}`}
-        aria-current=${(TAB_OF[view] ?? view) === name ? 'page' : null}>${name[0].toUpperCase() + name.slice(1)}</a>`)}</nav>
+        aria-current=${(TAB_OF[view] ?? view) === name ? 'page' : null}>${name === 'cards' ? 'GPUs' : name[0].toUpperCase() + name.slice(1)}</a>`)}</nav>
       <${Connection} at=${at} error=${error} cluster=${cluster} />
       <button type="button" class="theme" onClick=${() => theme.choose(THEMES[(THEMES.indexOf(theme.chosen) + 1) % THEMES.length])}
         aria-label=${`Theme: ${theme.chosen}. Change it`}>◐ ${theme.chosen}</button>
     </header>
     ${error && html`<div class="banner" role="alert">▲ ${at ? `Disconnected: no answer since ${clock(at)}, what is shown is from then.` : 'No answer from the extender.'}
       ${' '}(${error.message}) Next try at ${clock(retry)}. <button type="button" onClick=${now}>Try now</button></div>`}
-    ${cluster && !cluster.replica.complete && html`<div class="banner" role="status">Not all nodes and pods were listed yet: cards may look emptier than they are.</div>`}
-    ${cluster?.cards > 0 && !cluster.replica.leads && ['nodes', 'node', 'cards'].includes(view) && html`<div class="banner" role="status">This replica does not lead: cards set aside for pods that are being bound are not shown.</div>`}
+    ${cluster && !cluster.replica.complete && html`<div class="banner" role="status">Not all nodes and pods were listed yet: GPUs may look emptier than they are.</div>`}
+    ${cluster?.cards > 0 && !cluster.replica.leads && ['nodes', 'node', 'cards'].includes(view) && html`<div class="banner" role="status">This replica does not lead: GPUs set aside for pods that are being bound are not shown.</div>`}
     <main id="main"><${Shown} view=${view} parts=${parts} settings=${settings} cluster=${cluster} at=${at} theme=${theme.shown} /></main>`;
 }
 

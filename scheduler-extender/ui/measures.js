@@ -1,4 +1,4 @@
-// What can colour a node, the ten steps of the colour scale, and what still fits on cards. Nothing here has effects.
+// What can colour a node, the ten steps of the colour scale, and what still fits on GPUs. Nothing here has effects.
 
 import { counted, percent, share } from './elements.js';
 
@@ -75,9 +75,9 @@ export function measures(cluster) {
   cluster.metrics.forEach((metric, i) => list.push(ofMetric(cluster, metric, i)));
   if (cluster.cards > 0) {
     list.push(
-      ofCards('held', 'GPU units held', 'Units that pods hold, of all units of the node’s cards.',
+      ofCards('held', 'GPU units held', 'Units that pods hold, of all units of the node’s GPUs.',
         card => card.held, card => card.units),
-      ofCards('used', 'GPU memory in use', 'Memory in use as last measured, of the memory of the measured cards.',
+      ofCards('used', 'GPU memory in use', 'Memory in use as last measured, of the memory of the measured GPUs.',
         card => card.used, card => card.memory),
     );
     for (const size of sizes(cluster.nodes).slice(1)) list.push(ofStranded(size));
@@ -116,17 +116,17 @@ function ofCards(key, label, legend, part, of) {
   const known = row => row.cards.filter(card => part(card) !== null);
   const sum = (row, number) => known(row).reduce((all, card) => all + number(card), 0);
   const value = row => (sum(row, of) ? sum(row, part) / sum(row, of) : null);
-  const absent = key === 'used' ? 'not measured' : 'no cards';
+  const absent = key === 'used' ? 'not measured' : 'no GPUs';
   return {
     key,
-    group: 'Cards',
+    group: 'GPUs',
     label,
     legend,
     over: 'over 100%',
     absent,
     value,
     partly: row => known(row).length < row.cards.length,
-    text: row => (value(row) === null ? absent : `${share(value(row))} of ${counted(known(row).length, 'card')}`),
+    text: row => (value(row) === null ? absent : `${share(value(row))} of ${counted(known(row).length, 'GPU')}`),
   };
 }
 
@@ -136,11 +136,11 @@ function ofStranded(size) {
     key: `stranded-${size}`,
     group: 'Stranded',
     label: `Stranded for pods of ${counted(size, 'unit')}`,
-    legend: `Free units on open cards that pods of ${counted(size, 'unit')} cannot use, of all units of the node.`,
+    legend: `Free units on open GPUs that pods of ${counted(size, 'unit')} cannot use, of all units of the node.`,
     over: 'over 100%',
-    absent: 'no cards',
+    absent: 'no GPUs',
     value: row => (units(row) ? fit(row, size).stranded / units(row) : null),
-    text: row => (row.cards.length ? `${counted(fit(row, size).stranded, 'unit')} stranded` : 'no cards'),
+    text: row => (row.cards.length ? `${counted(fit(row, size).stranded, 'unit')} stranded` : 'no GPUs'),
   };
 }
 
@@ -154,7 +154,7 @@ export function freeUnits(card) {
 }
 
 /**
- * How many pods of `size` units the free units of a node are enough for, and how many units of its open cards they
+ * How many pods of `size` units the free units of a node are enough for, and how many units of its open GPUs they
  * cannot use (stranded). Unplaced units count once. How pods share cards is not looked at: the extender tells what fits.
  */
 export function fit(node, size) {
@@ -170,7 +170,7 @@ export function fit(node, size) {
   return { pods, stranded: free - pods * size };
 }
 
-/** As `fit`, for pods that ask for a whole card: it must be empty. */
+/** As `fit`, for pods that ask for a whole GPU: it must be empty. */
 export function fitWhole(node) {
   let pods = 0;
   let stranded = 0;

@@ -1,4 +1,4 @@
-// Nodes by load and cards by what they hold: rows and bars in a small cluster, heat maps in a large one. And the page
+// Nodes by load and GPUs by what they hold: rows and bars in a small cluster, heat maps in a large one. And the page
 // of one node.
 
 import { useMemo } from 'preact/hooks';
@@ -26,9 +26,9 @@ function marks(row, cluster) {
     row.limitRatio > 1000 && 'over its limit',
     row.missing > 0 && `${row.missing} of ${cluster.metrics.length} readings missing`,
     row.backedOff && 'backed off: no GPU pods for a while',
-    unhealthy > 0 && `${counted(unhealthy, 'card')} unhealthy`,
-    closed > 0 && `${counted(closed, 'card')} closed`,
-    row.unplaced > 0 && `${counted(row.unplaced, 'unit')} on no card yet`,
+    unhealthy > 0 && `${counted(unhealthy, 'GPU')} unhealthy`,
+    closed > 0 && `${counted(closed, 'GPU')} closed`,
+    row.unplaced > 0 && `${counted(row.unplaced, 'unit')} on no GPU yet`,
   ].filter(Boolean);
 }
 
@@ -109,7 +109,7 @@ function limitText(row, cluster) {
 export function NodePage({ parts: [, name = ''], cluster }) {
   const got = useAnswer(`/v1/nodes/${encodeURIComponent(name)}`, 4);
   const row = cluster.byName.get(name);
-  return html`<${View} title=${`Node ${name}`} legend=${html`Its load, and what its cards hold.
+  return html`<${View} title=${`Node ${name}`} legend=${html`Its load, and what its GPUs hold.
     ${' '}<a href=${`#/decisions?find=${encodeURIComponent(name)}`}>Decisions that name it</a>`}>
     <${Awaited} ...${got} what="the node" />
     ${got.answer && html`<${Detail} node=${got.answer} row=${row} />`}
@@ -126,14 +126,14 @@ function Detail({ node, row }) {
     ['pods bound lately', node.recentPods],
     node.load && ['score', node.load.score],
     ...(node.load?.costs ?? []).map(cost => [cost.text, `${decimal(cost.points)} points`]),
-    row?.unplaced > 0 && ['units on no card yet', row.unplaced],
+    row?.unplaced > 0 && ['units on no GPU yet', row.unplaced],
   ];
   return html`<${Facts} facts=${facts} />
     ${node.backedOff && html`<p class="notice">Backed off: no GPU pods of some or all namespaces for a while, because
       its kubelet refused several.</p>`}
     ${node.load ? html`<${LoadTables} load=${node.load} />` : html`<p class="notice">There is no Node of this name:
       only claims of pods name it.</p>`}
-    <h2>${node.cards.length ? counted(node.cards.length, 'card') : 'No cards'}</h2>
+    <h2>${node.cards.length ? counted(node.cards.length, 'GPU') : 'No GPUs'}</h2>
     ${node.cards.length > 0 && html`<${Bases} cards=${node.cards} /><${CardBars} cards=${node.cards} /><${Charges} cards=${node.cards} />`}`;
 }
 
@@ -168,12 +168,12 @@ export function LoadTables({ load }) {
 
 export function Cards({ cluster, settings, theme }) {
   if (cluster.cards === 0) {
-    return html`<${View} title="Cards" legend="No node reports cards. Nodes with GPUs need the device plugin of Plimsoll." />`;
+    return html`<${View} title="GPUs" legend="No node reports GPUs. Nodes with GPUs need the device plugin of Plimsoll." />`;
   }
   const small = cluster.cards <= MOST_BARS;
-  return html`<${View} title="Cards" legend=${small
-    ? 'Each bar is a card, stacked by pod: what is held. The line below it is the memory in use, as last measured.'
-    : 'Each cell is a card: units held of all its units.'}>
+  return html`<${View} title="GPUs" legend=${small
+    ? 'Each bar is a GPU, stacked by pod: what is held. The line below it is the memory in use, as last measured.'
+    : 'Each cell is a GPU: units held of all its units.'}>
     <${Capacity} cluster=${cluster} />
     ${small ? html`<${AllBars} />` : html`<${CardMap} cluster=${cluster} settings=${settings} theme=${theme} />`}
   <//>`;
@@ -185,22 +185,22 @@ function Capacity({ cluster }) {
   const bySize = (got.answer ?? []).map(({ size, total }) => ({ size, pods: total.pods, stranded: total.freeUnits - total.pods * size }));
   const free = got.answer?.[0]?.total.freeUnits ?? 0;
   const out = [
-    sum.unhealthy && `${counted(sum.unhealthy, 'card')} unhealthy`,
-    sum.closed && `${counted(sum.closed, 'card')} closed`,
+    sum.unhealthy && `${counted(sum.unhealthy, 'GPU')} unhealthy`,
+    sum.closed && `${counted(sum.closed, 'GPU')} closed`,
     sum.backedOff && `${counted(sum.backedOff, 'node')} backed off`,
-    sum.unitless && `${counted(sum.unitless, 'card')} without units`,
+    sum.unitless && `${counted(sum.unitless, 'GPU')} without units`,
   ].filter(Boolean);
   return html`<${Facts} facts=${[
-      ['cards', count(sum.cards)],
+      ['GPUs', count(sum.cards)],
       ['units', count(sum.units)],
       ['held', share(sum.units ? sum.held / sum.units : null)],
       ['memory in use', sum.measured ? share(sum.used / sum.measured) : 'not measured'],
       ['compute held', share(sum.cores / sum.cards / 100)],
-      ['free on open cards', counted(free, 'unit')],
+      ['free on open GPUs', counted(free, 'unit')],
     ]} />
     <h2>Still fits</h2>
     <p class="legend">Pods of one size that fit now, and free units that such pods cannot use (stranded).
-      By cards alone: CPU, memory, taints and load may let fewer pods in.${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
+      By GPUs alone: CPU, memory, taints and load may let fewer pods in.${out.length > 0 && ` Left out: ${out.join(', ')}.`}</p>
     <${Awaited} ...${got} what="what still fits" />
     <${Table} compact rows=${[
       ['still fit', one => html`<b>${count(one.pods)}</b>`],
@@ -209,7 +209,7 @@ function Capacity({ cluster }) {
     ]} columns=${[
       ['Pods of', ([title]) => title, 'name'],
       ...bySize.map(one => [counted(one.size, 'unit'), ([, cell]) => cell(one), 'number']),
-      ['a whole card', ([, cell]) => cell(sum.whole), 'number'],
+      ['a whole GPU', ([, cell]) => cell(sum.whole), 'number'],
     ]} />`;
 }
 
@@ -217,7 +217,7 @@ function AllBars() {
   const got = useAnswer('/v1/cards', 4);
   const nodes = got.answer?.nodes ?? [];
   const all = nodes.flatMap(node => node.cards);
-  return html`<${Awaited} ...${got} what="cards" />${all.length > 0 && html`<${Bases} cards=${all} />`}
+  return html`<${Awaited} ...${got} what="GPUs" />${all.length > 0 && html`<${Bases} cards=${all} />`}
     ${nodes.map(node => html`<section key=${node.name}>
     <h2><${NodeLink} name=${node.name} /></h2>
     <${CardBars} cards=${node.cards} all=${all} />
@@ -236,7 +236,7 @@ function lookOf(charge) {
 
 /** What the patterns mean that these cards show. */
 function Bases({ cards }) {
-  const texts = { reserved: 'reserved, not yet in the kubelet’s records', doubtful: 'card in doubt: counts on every card of its node', unmanaged: 'memory of no pod' };
+  const texts = { reserved: 'reserved, not yet in the kubelet’s records', doubtful: 'GPU in doubt: counts on every GPU of its node', unmanaged: 'memory of no pod' };
   const shown = new Set(cards.flatMap(card => card.charges.map(lookOf)));
   return html`<p class="legend keys">${Object.entries(texts).filter(([look]) => shown.has(look)).map(([look, text]) => html`<span><i
     class=${`charge sample ${look}`}></i> ${text}</span> `)}<span><i class="used sample"></i> memory in use</span>
@@ -252,7 +252,7 @@ function hue(i) {
   return { '--hue': [250, 55, 150, 320, 95, 200, 20, 285][i % 8] ?? 250 };
 }
 
-/** Cards as bars. `all`: the cards of the whole view, so that a namespace has one hue in it. */
+/** GPUs as bars. `all`: the GPUs of the whole view, so that a namespace has one hue in it. */
 function CardBars({ cards, all = cards }) {
   const namespaces = namespacesOf(all);
   return html`<ul class="cards">${cards.map(card => html`<li key=${card.uuid} class="card">
@@ -293,14 +293,14 @@ function Charges({ cards }) {
   if (rows.length === 0) return null;
   return html`<${Table} rows=${rows} keyOf=${keyOf} columns=${[
     ['Pod', ({ charge }) => (charge.namespace ? html`<${PodLink} pod=${charge} />` : charge.name || 'no pod'), 'name'],
-    ['Card', ({ card }) => card.index, 'number'],
+    ['GPU', ({ card }) => card.index, 'number'],
     ['Units', ({ charge }) => charge.units, 'number'],
     ['Compute', ({ charge }) => (charge.cores ? `${charge.cores}%` : '–'), 'number'],
     ['Basis', ({ charge }) => words(charge.basis)],
   ]} />`;
 }
 
-/** The code of a card: unhealthy is marked as over, closed or without units as unknown. */
+/** The code of a GPU: unhealthy is marked as over, closed or without units as unknown. */
 function codeOfCard(card) {
   if (card.unhealthy) return OVER;
   if (card.closed || !card.units) return UNKNOWN;
@@ -319,15 +319,15 @@ const BY_HELD = { label: 'units held', over: 'unhealthy', absent: 'closed or no 
 
 function CardMap({ cluster, settings, theme }) {
   const items = useMemo(() => cluster.nodes.flatMap(row => row.cards), [cluster.nodes]);
-  return html`<h2>Cards by units held</h2>
-    <${Explorer} noun="card" measure=${BY_HELD} items=${items} grouping=${['model', card => card.model]}
+  return html`<h2>GPUs by units held</h2>
+    <${Explorer} noun="GPU" measure=${BY_HELD} items=${items} grouping=${['model', card => card.model]}
       settings=${settings} theme=${theme}
-      describe=${card => [`Card ${card.index} of ${card.node}, ${card.model}: ${card.held} of ${counted(card.units, 'unit')} held by ${counted(card.pods, 'pod')}`,
+      describe=${card => [`GPU ${card.index} of ${card.node}, ${card.model}: ${card.held} of ${counted(card.units, 'unit')} held by ${counted(card.pods, 'pod')}`,
         card.used !== null && `${memoryOf(card.used, card.memory)} in use`, stateOf(card)].filter(Boolean).join('; ')}
       open=${card => { location.hash = address('node', card.node); }}
       columns=${[
         ['Node', card => html`<${NodeLink} name=${card.node} />`, 'name'],
-        ['Card', card => card.index, 'number'],
+        ['GPU', card => card.index, 'number'],
         ['Model', card => card.model],
         ['Held', card => share(heldPart(card)), 'number'],
         ['Units', card => `${card.held} of ${card.units}`, 'number'],

@@ -15,8 +15,8 @@ const MANY_NODES = 500;
 
 export function asksText(asks) {
   if (!asks) return '';
-  const parts = [asks.exclusive ? counted(asks.count, 'whole card') : counted(asks.units, 'unit')];
-  if (!asks.exclusive && asks.count > 1) parts.push(`on each of ${counted(asks.count, 'card')}`);
+  const parts = [asks.exclusive ? counted(asks.count, 'whole GPU') : counted(asks.units, 'unit')];
+  if (!asks.exclusive && asks.count > 1) parts.push(`on each of ${counted(asks.count, 'GPU')}`);
   if (asks.cores) parts.push(`with ${asks.cores}% of compute`);
   return parts.join(' ');
 }
@@ -91,7 +91,7 @@ const DECISION_COLUMNS = [
   ['Node', ({ node }) => (node ? html`<${NodeLink} name=${node} />` : html`<b class="over-text">waits</b>`)],
   ['Score', ({ score, better }) => html`${score ?? '–'}${better > 0 && html`<span class="muted" title="nodes with a better score">, ${better} better</span>`}`, 'number'],
   ['Runner-up', ({ best: [second] }) => (second ? html`<${NodeLink} name=${second.node} /> <span class="muted">${second.score}</span>` : '–')],
-  ['Cards', ({ cards }) => (cards?.length ? cards.join(', ') : '–'), 'number'],
+  ['GPUs', ({ cards }) => (cards?.length ? cards.join(', ') : '–'), 'number'],
   ['Accepted', ({ accepted, nodes }) => `${count(accepted)} of ${count(nodes)}`, 'number'],
   ['Why others may not take it', ({ fault, reasons: [first, ...others] }) => fault ?? (first
     && `${counted(first.nodes, 'node')}: ${reasonText(first.reason)}${others.length ? ` (+${others.length})` : ''}`), 'remarks'],
@@ -213,13 +213,13 @@ function Verdict({ node, open, own }) {
 
 function CardsTable({ cards }) {
   const chosen = new Set(cards.chosen ?? []);
-  if (cards.cards.length === 0) return html`<p class="muted">The node reports no cards.</p>`;
+  if (cards.cards.length === 0) return html`<p class="muted">The node reports no GPUs.</p>`;
   return html`<${Table} rows=${cards.cards} keyOf=${card => card.index} columns=${[
-    ['Card', card => `${card.index} ${card.model}`, 'name'],
+    ['GPU', card => `${card.index} ${card.model}`, 'name'],
     ['Free', card => `${card.free} of ${card.units}`, 'number'],
     ['Compute free', card => `${card.freeCores}%`, 'number'],
     ['Outcome', card => html`${words(card.outcome)}${chosen.has(card.index) && html` <b>chosen</b>`}`],
     ['Held by', card => (card.charges ?? []).map(charge => `${charge.units} ${charge.pod ? charge.pod.slice(0, 8) : 'unmanaged'}`).join(', '), 'remarks'],
   ]} />
-  ${cards.cost !== undefined && chosen.size > 0 && html`<p class="legend">The placement costs ${decimal(cards.cost / 1e6)} of a card that it makes useless for future pods.</p>`}`;
+  ${cards.cost !== undefined && chosen.size > 0 && html`<p class="legend">The placement costs ${decimal(cards.cost / 1e6)} of a GPU that it makes useless for future pods.</p>`}`;
 }

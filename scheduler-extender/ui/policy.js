@@ -102,15 +102,15 @@ const MOST = 50;
 /** What needs a look, each kind with its meaning. */
 export function findings({ nodes, metrics: { length: metrics } }) {
   const rows = (test, text) => nodes.filter(test).map(row => ({ row, text: text?.(row) }));
-  const cards = key => nodes.flatMap(row => row.cards.filter(card => card[key]).map(card => ({ row, text: `card ${card.index}` })));
+  const cards = key => nodes.flatMap(row => row.cards.filter(card => card[key]).map(card => ({ row, text: `GPU ${card.index}` })));
   return [
     ['Over a limit', 'no new pods while another node is below its limits', rows(row => row.limitRatio > 1000)],
     ['Without any reading', 'no metric has a fresh one: look at exporter and annotator', rows(row => metrics > 0 && row.missing === metrics)],
     ['With readings missing or stale', 'some metrics have no fresh one', rows(row => row.missing > 0 && row.missing < metrics, row => `${row.missing} of ${metrics}`)],
     ['Backed off', 'no GPU pods for a while, because their kubelet refused several', rows(row => row.backedOff)],
-    ['Unhealthy cards', 'no new pods', cards('unhealthy')],
-    ['Closed cards', 'no new pods: the node’s page says why', cards('closed')],
-    ['Units on no card yet', 'of pods that are bound and not admitted', rows(row => row.unplaced > 0, row => counted(row.unplaced, 'unit'))],
+    ['Unhealthy GPUs', 'no new pods', cards('unhealthy')],
+    ['Closed GPUs', 'no new pods: the node’s page says why', cards('closed')],
+    ['Units on no GPU yet', 'of pods that are bound and not admitted', rows(row => row.unplaced > 0, row => counted(row.unplaced, 'unit'))],
   ];
 }
 
@@ -123,10 +123,10 @@ export function Health({ cluster, at }) {
     <${Refused} ...${got} />${got.error && html`<${Awaited} ...${got} what="the policy" />`}
     <${Facts} kind="rules" facts=${[
       ['replica', `${replica.name || 'the only one'}, version ${replica.program}`],
-      ['leads', replica.leads ? 'yes' : `no: cards set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`],
+      ['leads', replica.leads ? 'yes' : `no: GPUs set aside for pods that are being bound are not shown. ${replica.leader ?? 'No other'} leads.`],
       ['complete', replica.complete ? 'yes' : 'no: not all nodes and pods were listed yet'],
       ['last answer', `${clock(at)}, as of ${clock(cluster.time * 1000)} by the extender’s clock`],
-      ['nodes', `${count(cluster.nodes.length)}, with ${counted(cluster.cards, 'card')}`],
+      ['nodes', `${count(cluster.nodes.length)}, with ${counted(cluster.cards, 'GPU')}`],
       ['oldest reading', oldest ? html`${readingAge(oldest, cluster)} on ${' '}<${NodeLink} name=${oldest.name} />` : 'none'],
     ]} />
     ${kinds.map(([title, meaning, list]) => html`<section key=${title}>

@@ -114,7 +114,7 @@ test('memory in use is of the cards that are measured, and partly unknown where 
   const cluster = merge(null, golden('state'));
   const used = measures(cluster).find(one => one.key === 'used');
   const gpu = cluster.byName.get('gpu-1');
-  assert.equal(used.text(gpu), '76% of 1 card');
+  assert.equal(used.text(gpu), '76% of 1 GPU');
   assert.equal(used.partly(gpu), true);
   assert.equal(used.text({ ...gpu, cards: gpu.cards.slice(1) }), 'not measured');
 });
@@ -247,7 +247,7 @@ test('a pending pod says what it asks for', () => {
   const [card, placed, , never] = golden('decisions').decisions;
   assert.equal(asksText(card.asks), '20 units');
   assert.equal(asksText(placed.asks), '32 units with 25% of compute');
-  assert.equal(asksText(never.asks), '8 whole cards');
+  assert.equal(asksText(never.asks), '8 whole GPUs');
 });
 
 test('pending pods are grouped by workload, the longest wait first', () => {
@@ -276,7 +276,7 @@ test('an explanation has the pod’s node first, then accepted nodes by score, t
 
 test('health finds what is out', () => {
   const counts = findings(merge(null, golden('state'))).map(([title, , list]) => [title, list.length]);
-  assert.deepEqual(counts, [['Over a limit', 1], ['Without any reading', 1], ['With readings missing or stale', 0], ['Backed off', 1], ['Unhealthy cards', 1], ['Closed cards', 1], ['Units on no card yet', 1]]);
+  assert.deepEqual(counts, [['Over a limit', 1], ['Without any reading', 1], ['With readings missing or stale', 0], ['Backed off', 1], ['Unhealthy GPUs', 1], ['Closed GPUs', 1], ['Units on no GPU yet', 1]]);
 });
 
 test('each field of a policy is shown, whatever its name', () => {

@@ -111,7 +111,7 @@ test('the keyboard alone reaches every view, a cell of the heat map, and its nod
     }
     assert.fail(`Tab does not reach ${wanted}`);
   };
-  for (const name of ['Cards', 'Pending', 'Decisions', 'Policy', 'Health', 'Nodes']) {
+  for (const name of ['GPUs', 'Pending', 'Decisions', 'Policy', 'Health', 'Nodes']) {
     await page.keyboard.press('Home');
     await page.evaluate(() => document.querySelector('.skip').focus());
     await tabTo(name);
@@ -355,8 +355,8 @@ test('a card without units is unknown in the map, and in its table', async t => 
   await page.locator('canvas').waitFor();
   const node = cluster.nodes[5];
   change(cluster, node, () => { Object.assign(node.cards[1], { units: 0, charges: [], closed: undefined, healthy: true }); });
-  await page.getByText('1 card without units').waitFor();
-  await page.getByText('By cards alone: CPU, memory, taints and load may let fewer pods in.').waitFor();
+  await page.getByText('1 GPU without units').waitFor();
+  await page.getByText('By GPUs alone: CPU, memory, taints and load may let fewer pods in.').waitFor();
   await page.getByRole('button', { name: /^closed or no units: / }).click();
   await page.locator('tbody tr', { hasText: node.name }).getByText('no units').waitFor();
   await close();
@@ -519,14 +519,14 @@ test('pending pods say what would make them fit, that they never will, or that t
   await page.locator('.legend', { hasText: 'Pods without a node that the extender was asked about' }).getByText('kubectl plimsoll pending').waitFor();
   const group = name => page.locator('.pending', { has: page.getByRole('heading', { name }) });
   const train = group(/ml · Job train\s+9 pods, longest 14 min, asks for 20 units/);
-  await train.getByText(`Fits if: 1 card with 20 free: ${cluster.nodes[0].name}/2 has 17.`).waitFor();
-  await train.getByText('10 nodes No GPU card with enough free memory').waitFor();
-  await group(/ml · big/).getByText('Can never fit: asks for 16 cards, where no node has more than 8.').waitFor();
+  await train.getByText(`Fits if: 1 GPU with 20 free: ${cluster.nodes[0].name}/2 has 17.`).waitFor();
+  await train.getByText('10 nodes No GPU with enough free memory').waitFor();
+  await group(/ml · big/).getByText('Can never fit: asks for 16 GPUs, where no node has more than 8.').waitFor();
   await group(/Deployment web\s/).getByText('11 of 12 nodes may take it: kube-scheduler has not bound it yet.').waitFor();
   await train.getByRole('link', { name: 'train-4' }).click();
   await page.locator('h1', { hasText: 'Pod ml/train-4' }).waitFor();
   await page.getByText('0 of 12 nodes may take it').waitFor();
-  assert.match(await page.locator('main').ariaSnapshot(), /gpu-0\d ✗ may not take it score \d+ No GPU card/, 'words that are read out stand apart');
+  assert.match(await page.locator('main').ariaSnapshot(), /gpu-0\d ✗ may not take it score \d+ No GPU with/, 'words that are read out stand apart');
   await close();
 });
 

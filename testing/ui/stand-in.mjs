@@ -31,7 +31,7 @@ const ZONES = ['west-1a', 'west-1b', 'west-1c'];
 const POOL = { name: 'gpu', max: [0.85, 0.9, 0.85, null] };
 const NAMESPACES = ['ml', 'search', 'vision', 'speech', 'notebooks'];
 const HINT = ' (see: kubectl plimsoll explain pod)';
-const NO_CARD = `No GPU card with enough free memory${HINT}`;
+const NO_CARD = `No GPU with enough free memory${HINT}`;
 
 /** Numbers from 0 to 1 that look random (mulberry32). */
 function numbers(seed) {
@@ -184,13 +184,13 @@ export class Cluster {
       for (let i = 0; i < 9; i += 1) {
         list.push(pending('ml', `train-${i}`, { kind: 'Job', name: 'train' }, 840 - i * 30, {
           asks: { units: 20, count: 1, cores: 0, exclusive: false }, reasons: [{ reason: NO_CARD, nodes: all - 2 }, { reason: `Load[cpu_busy_avg_5m] is too high, over 0.8${HINT}`, nodes: 2 }],
-          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 }, fitsIf: `1 card with 20 free: ${gpu[0].name}/2 has 17`,
+          nearest: { kind: 'card', node: gpu[0].name, index: 2, free: 17 }, fitsIf: `1 GPU with 20 free: ${gpu[0].name}/2 has 17`,
         }));
       }
       list.push(pending('vision', 'finetune-0', { kind: 'StatefulSet', name: 'finetune' }, 9000, {
         asks: { units: 48, count: 4, cores: 0, exclusive: true }, reasons: [{ reason: `Too few GPU cards fit${HINT}`, nodes: all }], nearest: { kind: 'cards', node: gpu[0].name, fit: 1 },
       }));
-      list.push(pending('ml', 'big', undefined, 30, { asks: { units: 80, count: 16, cores: 0, exclusive: true }, fault: 'asks for 16 cards, where no node has more than 8', nearest: { kind: 'cards', node: gpu[0].name, fit: 1 } }));
+      list.push(pending('ml', 'big', undefined, 30, { asks: { units: 80, count: 16, cores: 0, exclusive: true }, fault: 'asks for 16 GPUs, where no node has more than 8', nearest: { kind: 'cards', node: gpu[0].name, fit: 1 } }));
     }
     list.push(pending('search', 'web-5', { kind: 'Deployment', name: 'web' }, 1, { accepted: all - 1, reasons: this.reasons(1, false), best: [{ node: this.nodes[0].name, score: 71 }] }));
     list.push(pending('search', this.odd, { kind: 'Deployment', name: 'index' }, 75, {

@@ -8,7 +8,7 @@ import { Cluster, StandIn } from './stand-in.mjs';
 
 const OUTSIDE = process.env.PLIMSOLL_UI;
 const SIZES = [[12, 24], [500, 4000], [5000, 40000]];
-const TITLES = { nodes: 'Nodes', cards: 'Cards', pending: 'Pending', decisions: 'Decisions', policy: 'Policy', health: 'Health' };
+const TITLES = { nodes: 'Nodes', cards: 'GPUs', pending: 'Pending', decisions: 'Decisions', policy: 'Policy', health: 'Health' };
 
 let browser;
 before(async () => { browser = await startChromium(); });
