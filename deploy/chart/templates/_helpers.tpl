@@ -284,7 +284,14 @@ the place of the one with its name or path. Other lists replace. What is null go
 {{- $_ := unset $items $name }}
 {{- $merged = append $merged $item }}
 {{- end }}
-{{- $_ := set $map $key (concat $merged (values $items)) }}
+{{- range $item := $value }}
+{{- $name := get $item $by }}
+{{- if hasKey $items $name }}
+{{- $merged = append $merged (get $items $name) }}
+{{- $_ := unset $items $name }}
+{{- end }}
+{{- end }}
+{{- $_ := set $map $key $merged }}
 {{- else }}
 {{- $_ := set $map $key $value }}
 {{- end }}

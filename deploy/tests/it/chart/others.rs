@@ -181,3 +181,26 @@ fn a_pod_template_is_merged_by_names_and_other_lists_replace() {
         assert!(found[key]["spec"]["template"]["spec"]["nodeSelector"].is_null(), "{by}");
     }
 }
+
+/// Otherwise every `helm upgrade` would roll the pods.
+#[test]
+#[ignore = "make chart"]
+fn what_a_pod_template_adds_comes_in_the_order_that_is_given() {
+    let added = ["e", "d", "c", "b", "a"].map(|name| json!({"name": name}));
+    let container = json!({"name": "node-exporter-plus", "env": added});
+    let patch = json!({"volumes": added, "initContainers": added, "containers": [container]});
+    let set = format!("--set-json=podTemplates.node-exporter-plus.spec={patch}");
+    for by in HELMS {
+        let rendered = stdout(&template(by, "plimsoll", &[&set]));
+        let found = objects(&rendered);
+        let workload = &found["apps/v1 DaemonSet plimsoll/node-exporter-plus"];
+        let spec = &workload["spec"]["template"]["spec"];
+        for list in [&spec["volumes"], &spec["initContainers"], &spec["containers"][0]["env"]] {
+            assert!(list.as_array().expect("a list").ends_with(&added), "{by}: {list}");
+        }
+        for _ in 0..9 {
+            let again = stdout(&template(by, "plimsoll", &[&set]));
+            assert!(again == rendered, "{by}: rendered again it is another text");
+        }
+    }
+}
