@@ -121,6 +121,35 @@ fn a_limit_that_is_taken_away_stays_away() {
     }
 }
 
+/// Kubernetes takes an amount that is null for 0.
+#[test]
+#[ignore = "make chart"]
+fn what_is_null_goes_from_pod_templates_and_resources() {
+    let amounts = json!({"limits": {"cpu": null, "memory": null}, "requests": null});
+    let container = json!({"name": "annotator", "resources": amounts, "volumeMounts": null});
+    let spec = json!({"tolerations": null, "volumes": null, "containers": [container]});
+    let patch = json!({"metadata": {"annotations": {"a": null}}, "spec": spec});
+    let patches = json!({"annotator": patch, "scheduler-extender": null});
+    let set = format!("--set-json=podTemplates={patches}");
+    let args = [
+        "--set=scheduler.mode=second",
+        "--set-json=extender.resources.limits.cpu=null",
+        "--set-json=scheduler.resources.limits=null",
+        &set,
+    ];
+    for by in HELMS {
+        let rendered = stdout(&template(by, "plimsoll", &args));
+        assert!(!rendered.contains(": null"), "{by}: {rendered}");
+        let found = objects(&rendered);
+        let workload = &found["apps/v1 Deployment plimsoll/annotator"];
+        let spec = &workload["spec"]["template"]["spec"];
+        assert!(spec["tolerations"].is_null() && spec["volumes"].is_null(), "{by}: {spec}");
+        let container = &spec["containers"][0];
+        assert_eq!(container["resources"], json!({"limits": {}}), "{by}");
+        assert!(container["volumeMounts"].is_null(), "{by}");
+    }
+}
+
 /// With `--reuse-values` the last release's defaults come along, and say nothing. What somebody set is not ignored.
 #[test]
 #[ignore = "make chart"]
