@@ -28,7 +28,7 @@ defaults.json. */ -}}
 {{- end }}
 {{- end }}
 
-{{- /* What is in the maps that are named here may be meant to be missing: (list VALUES DEFAULTS). */ -}}
+{{- /* What is in the maps that are named here may be meant to be missing, and a null of resources means that: (list VALUES DEFAULTS). */ -}}
 {{- define "plimsoll.add" -}}
 {{- $values := index . 0 }}
 {{- range $key, $default := index . 1 }}
@@ -36,6 +36,8 @@ defaults.json. */ -}}
 {{- $_ := set $values $key $default }}
 {{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) (not (has $key (list "resources" "env"))) }}
 {{- include "plimsoll.add" (list (get $values $key) $default) }}
+{{- else if eq $key "resources" }}
+{{- include "plimsoll.patch" (list (get $values $key) (get $values $key)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -265,8 +267,9 @@ the place of the one with its name or path. Other lists replace. What is null go
 {{- $isContainers := has $key (list "containers" "initContainers") }}
 {{- if kindIs "invalid" $value }}
 {{- $_ := unset $map $key }}
-{{- else if and (kindIs "map" $value) (kindIs "map" $former) }}
-{{- include "plimsoll.patch" (list $former $value) }}
+{{- else if kindIs "map" $value }}
+{{- $_ := set $map $key (kindIs "map" $former | ternary $former dict) }}
+{{- include "plimsoll.patch" (list (get $map $key) $value) }}
 {{- else if and (kindIs "slice" $former) (or $isContainers (has $key (list "volumes" "env" "volumeMounts"))) }}
 {{- $by := eq $key "volumeMounts" | ternary "mountPath" "name" }}
 {{- $items := dict }}
@@ -274,17 +277,20 @@ the place of the one with its name or path. Other lists replace. What is null go
 {{- $_ := set $items (get $item $by) $item }}
 {{- end }}
 {{- $merged := list }}
-{{- range $item := $former }}
+{{- range $item := concat $former $value }}
 {{- $name := get $item $by }}
-{{- if and $isContainers (hasKey $items $name) }}
-{{- include "plimsoll.patch" (list $item (get $items $name)) }}
-{{- else if hasKey $items $name }}
-{{- $item = get $items $name }}
-{{- end }}
-{{- $_ := unset $items $name }}
+{{- $patch := get $items $name }}
+{{- if not (hasKey $items $name) }}
 {{- $merged = append $merged $item }}
+{{- else if $patch }}
+{{- if $isContainers }}
+{{- include "plimsoll.patch" (list $item $patch) }}
 {{- end }}
-{{- $_ := set $map $key (concat $merged (values $items)) }}
+{{- $merged = append $merged ($isContainers | ternary $item $patch) }}
+{{- $_ := set $items $name false }}
+{{- end }}
+{{- end }}
+{{- $_ := set $map $key $merged }}
 {{- else }}
 {{- $_ := set $map $key $value }}
 {{- end }}

@@ -121,6 +121,35 @@ fn a_limit_that_is_taken_away_stays_away() {
     }
 }
 
+/// Kubernetes takes an amount that is null for 0.
+#[test]
+#[ignore = "make chart"]
+fn what_is_null_goes_from_pod_templates_and_resources() {
+    let amounts = json!({"limits": {"cpu": null, "memory": null}, "requests": null});
+    let container = json!({"name": "annotator", "resources": amounts, "volumeMounts": null});
+    let spec = json!({"tolerations": null, "volumes": null, "containers": [container]});
+    let patch = json!({"metadata": {"annotations": {"a": null}}, "spec": spec});
+    let patches = json!({"annotator": patch, "scheduler-extender": null});
+    let set = format!("--set-json=podTemplates={patches}");
+    let args = [
+        "--set=scheduler.mode=second",
+        "--set-json=extender.resources.limits.cpu=null",
+        "--set-json=scheduler.resources.limits=null",
+        &set,
+    ];
+    for by in HELMS {
+        let rendered = stdout(&template(by, "plimsoll", &args));
+        assert!(!rendered.contains(": null"), "{by}: {rendered}");
+        let found = objects(&rendered);
+        let workload = &found["apps/v1 Deployment plimsoll/annotator"];
+        let spec = &workload["spec"]["template"]["spec"];
+        assert!(spec["tolerations"].is_null() && spec["volumes"].is_null(), "{by}: {spec}");
+        let container = &spec["containers"][0];
+        assert_eq!(container["resources"], json!({"limits": {}}), "{by}");
+        assert!(container["volumeMounts"].is_null(), "{by}");
+    }
+}
+
 /// With `--reuse-values` the last release's defaults come along, and say nothing. What somebody set is not ignored.
 #[test]
 #[ignore = "make chart"]
@@ -179,5 +208,28 @@ fn a_pod_template_is_merged_by_names_and_other_lists_replace() {
         let without = "podTemplates.annotator.spec.nodeSelector=null";
         let found = chart_objects(by, "plimsoll", &[without]);
         assert!(found[key]["spec"]["template"]["spec"]["nodeSelector"].is_null(), "{by}");
+    }
+}
+
+/// Otherwise every `helm upgrade` would roll the pods.
+#[test]
+#[ignore = "make chart"]
+fn what_a_pod_template_adds_comes_in_the_order_that_is_given() {
+    let added = ["e", "d", "c", "b", "a"].map(|name| json!({"name": name}));
+    let container = json!({"name": "node-exporter-plus", "env": added});
+    let patch = json!({"volumes": added, "initContainers": added, "containers": [container]});
+    let set = format!("--set-json=podTemplates.node-exporter-plus.spec={patch}");
+    for by in HELMS {
+        let rendered = stdout(&template(by, "plimsoll", &[&set]));
+        let found = objects(&rendered);
+        let workload = &found["apps/v1 DaemonSet plimsoll/node-exporter-plus"];
+        let spec = &workload["spec"]["template"]["spec"];
+        for list in [&spec["volumes"], &spec["initContainers"], &spec["containers"][0]["env"]] {
+            assert!(list.as_array().expect("a list").ends_with(&added), "{by}: {list}");
+        }
+        for _ in 0..9 {
+            let again = stdout(&template(by, "plimsoll", &[&set]));
+            assert!(again == rendered, "{by}: rendered again it is another text");
+        }
     }
 }
