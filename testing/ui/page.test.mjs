@@ -277,7 +277,7 @@ test('a view whose own answer fails says from when it is, and a node that is gon
     await page.locator(kept).first().waitFor();
     await page.locator('p', { hasText: /^Asking for/ }).first().waitFor({ state: 'detached' });
     for (const path of answers) await page.route(path, fail);
-    await page.getByText(new RegExp(`^No answer since \\d\\d:\\d\\d:\\d\\d: ${what} as of then. \\(503: away\\)$`)).waitFor();
+    await page.getByText(new RegExp(`^No answer since \\d\\d:\\d\\d:\\d\\d: ${what === 'cards' ? 'GPUs' : what} as of then. \\(503: away\\)$`)).waitFor();
     assert.ok(await page.locator(kept).count() > 0, view);
     for (const path of answers) await page.unroute(path);
     await page.evaluate(() => { location.hash = '#/health'; });
@@ -463,7 +463,8 @@ test('markup in a name is text in every view', async t => {
   let shown = 0;
   for (const view of views) {
     await page.evaluate(to => { location.hash = to; }, `#/${view}`);
-    const [heading] = decodeURIComponent(view).split('/').slice(-1);
+    const [last] = decodeURIComponent(view).split('/').slice(-1);
+    const heading = last === 'cards' ? 'GPUs' : last;
     await page.waitForFunction(text => document.title.toLowerCase().includes(text.toLowerCase()), view.includes('/') ? decodeURIComponent(view).slice(view.indexOf('/') + 1) : heading);
     await page.locator('p', { hasText: /^Asking for/ }).first().waitFor({ state: 'detached' });
     assert.equal(await page.locator('img, #app b:text-is("bold")').count(), 0, view);
