@@ -40,7 +40,6 @@ pub(crate) enum Fact {
     Policy,
     ExtenderHealth,
     AnnotatorHealth,
-    ExporterHealth,
     PluginHealth,
     Certificates,
     Admission,
@@ -83,7 +82,6 @@ pub(crate) struct Facts {
     /// What each program says of itself.
     pub(crate) extenders: Read<Healths>,
     pub(crate) annotators: Read<Healths>,
-    pub(crate) exporters: Read<Healths>,
     pub(crate) plugins: Read<Healths>,
     /// Secrets with certificates; `None` if Secrets are not asked for.
     pub(crate) certificates: Option<Vec<CertificateSecret>>,

@@ -22,9 +22,8 @@ fn check_of(program: &str, id: &str) -> &'static str {
     }
     match program {
         EXTENDER => "extender",
-        "annotator" => "annotator",
         PLUGIN => "gpu-nodes",
-        _ => "readings",
+        _ => "annotator",
     }
 }
 

@@ -207,6 +207,8 @@ fn objects_and_logs_are_those_of_the_namespaces_that_the_bindings_name() {
         assert!(files.contains_key(name), "{name} is not in {:?}", files.keys());
     }
     let calls = world.calls();
+    // No port-forward reaches an exporter.
+    assert!(!calls.contains("pod/exporter-a"), "{calls}");
     let all = calls.lines().filter(|call| call.contains("--all-namespaces"));
     for call in all {
         let cluster = ["clusterroles", "validatingadmission", "events", "nvidia"];

@@ -64,7 +64,6 @@ fn unreadable() -> Vec<Taken> {
             facts.pods = no();
             facts.extenders = no();
             facts.annotators = no();
-            facts.exporters = no();
             facts.plugins = no();
             facts.rights = no();
         }),
@@ -75,7 +74,6 @@ fn unreadable() -> Vec<Taken> {
         ("policy", |facts| facts.policy = no()),
         ("extenders", |facts| facts.extenders = silent()),
         ("annotators", |facts| facts.annotators = silent()),
-        ("exporters", |facts| facts.exporters = silent()),
         ("plugins", |facts| facts.plugins = silent()),
         ("certificates", |facts| {
             facts.certificates.as_mut().unwrap()[0].end = no();
@@ -170,7 +168,6 @@ fn only(needed: &BTreeSet<Fact>) -> Facts {
     keep(needed, Fact::Policy, &mut facts.policy);
     keep(needed, Fact::ExtenderHealth, &mut facts.extenders);
     keep(needed, Fact::AnnotatorHealth, &mut facts.annotators);
-    keep(needed, Fact::ExporterHealth, &mut facts.exporters);
     keep(needed, Fact::PluginHealth, &mut facts.plugins);
     keep(needed, Fact::Admission, &mut facts.policies);
     keep(needed, Fact::Admission, &mut facts.bindings);
