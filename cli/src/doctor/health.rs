@@ -56,17 +56,19 @@ impl Findings {
         told
     }
 
-    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, the others are not looked
-    /// at.
+    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, of the others only what has
+    /// failed is looked at.
     pub(crate) fn told_by_one<'a>(
         &mut self,
         program: &str,
         healths: &'a Read<Healths>,
     ) -> Told<'a> {
         let told = self.conditions(program, healths);
-        if !told.conditions.iter().any(|(_, condition)| condition.state == ConditionState::Ok) {
-            self.find_each(program, &told.conditions);
+        let mut looked_at = told.conditions.clone();
+        if looked_at.iter().any(|(_, condition)| condition.state == ConditionState::Ok) {
+            looked_at.retain(|(_, condition)| condition.state == ConditionState::Failed);
         }
+        self.find_each(program, &looked_at);
         told
     }
 
