@@ -83,6 +83,10 @@ impl Findings {
                 format!("kubectl get pods --all-namespaces -l app.kubernetes.io/name={program}"),
             );
         }
+        if *not_asked > 0 {
+            let all = pods.len() + not_asked;
+            self.asked_some(format!("{} of {all} pods of {program} asked", pods.len()));
+        }
         told.all_known = !pods.is_empty() && *not_asked == 0;
         for (pod, health) in pods {
             let Some(health) = self.read(&format!("health of {pod}"), health.as_ref()) else {
