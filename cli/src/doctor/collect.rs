@@ -21,14 +21,10 @@ use crate::cluster_access::{
 };
 use crate::extender;
 
-/// Admin ports by program, with metrics and health.
-pub(crate) const ADMIN_PORTS: [(&str, u16); 5] = [
-    (EXTENDER, 19102),
-    ("annotator", 19103),
-    (PLUGIN, 19104),
-    ("node-exporter-plus", 19105),
-    ("node-exporter-plus-gpu", 19105),
-];
+/// Admin ports by program, with metrics and health. An exporter's is bound to its node's address, where no port-forward
+/// reaches it.
+pub(crate) const ADMIN_PORTS: [(&str, u16); 3] =
+    [(EXTENDER, 19102), ("annotator", 19103), (PLUGIN, 19104)];
 /// How many pods of a program are asked, those that are not ready first.
 pub(crate) const MAX_PODS: usize = 10;
 
@@ -69,7 +65,6 @@ pub(crate) fn collect(
         policy: asked.read(Policy, || policy(kubectl, &workloads)),
         extenders: asked.read(ExtenderHealth, || healths(kubectl, &pods, EXTENDER)),
         annotators: asked.read(AnnotatorHealth, || healths(kubectl, &pods, "annotator")),
-        exporters: asked.read(ExporterHealth, || healths(kubectl, &pods, "node-exporter-plus")),
         plugins: asked.read(PluginHealth, || healths(kubectl, &pods, PLUGIN)),
         certificates: needed
             .contains(&Certificates)
@@ -196,11 +191,10 @@ fn certificate(kubectl: &Kubectl, secret: &str, namespace: &str) -> Read<Option<
     }
 }
 
-/// The health of the pods of a program that run; of one whose name goes on too, as `node-exporter-plus-gpu`.
+/// The health of the pods of a program that run.
 fn healths(kubectl: &Kubectl, pods: &Read<Vec<Pod>>, program: &str) -> Read<Healths> {
     let mut running: Vec<&Pod> = pods.as_ref().map_err(Failure::clone)?.iter().collect();
-    running
-        .retain(|pod| name_of(&pod.metadata).starts_with(program) && pod.status.phase == "Running");
+    running.retain(|pod| name_of(&pod.metadata) == program && pod.status.phase == "Running");
     running.sort_by_key(|pod| pod.is_ready());
     let not_asked = running.len().saturating_sub(MAX_PODS);
     running.truncate(MAX_PODS);
@@ -231,9 +225,18 @@ pub(crate) fn admin(kubectl: &Kubectl, pod: &Pod, path: &str) -> Read<String> {
         return Err(Failure::Other(format!("{program} has no admin port")));
     };
     let target = format!("pod/{}", pod.metadata.name);
-    let forward = Forward::open(kubectl, &pod.metadata.namespace, &target, &[*port])?;
+    let open = Forward::open(kubectl, &pod.metadata.namespace, &target, &[*port]);
+    let forward = open.map_err(|failure| match failure {
+        Failure::NotFound(gone) => Failure::Other(gone),
+        other => other,
+    })?;
     let url = format!("http://127.0.0.1:{}{path}", forward.ports()[0]);
-    extender::text(&url).map_err(|error| Failure::Other(format!("{error:#}")))
+    extender::text(&url).map_err(|error| match error.downcast_ref() {
+        Some(Failure::NotFound(_)) => Failure::NotFound(format!(
+            "{program} has no {path}: its build is older than this command"
+        )),
+        _ => Failure::Other(format!("{error:#}")),
+    })
 }
 
 /// Events of Plimsoll's programs, and of pods that were scheduled or not.

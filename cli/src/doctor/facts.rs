@@ -40,7 +40,6 @@ pub(crate) enum Fact {
     Policy,
     ExtenderHealth,
     AnnotatorHealth,
-    ExporterHealth,
     PluginHealth,
     Certificates,
     Admission,
@@ -83,7 +82,6 @@ pub(crate) struct Facts {
     /// What each program says of itself.
     pub(crate) extenders: Read<Healths>,
     pub(crate) annotators: Read<Healths>,
-    pub(crate) exporters: Read<Healths>,
     pub(crate) plugins: Read<Healths>,
     /// Secrets with certificates; `None` if Secrets are not asked for.
     pub(crate) certificates: Option<Vec<CertificateSecret>>,
@@ -107,13 +105,6 @@ pub(crate) struct Healths {
     pub(crate) pods: BTreeMap<String, Read<Health>>,
     /// How many more run that were not asked.
     pub(crate) not_asked: usize,
-}
-
-impl Healths {
-    /// The versions that the pods tell.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = &str> {
-        self.pods.values().flatten().map(|health| health.version.as_str())
-    }
 }
 
 /// An admission policy, or a binding of one.

@@ -33,12 +33,14 @@ pub(crate) struct Finding {
 pub(crate) struct Findings {
     check: &'static str,
     found: Vec<Finding>,
+    /// Of which programs not all pods were asked.
+    asked: Vec<String>,
 }
 
 impl Findings {
     /// Nothing yet.
     pub(crate) fn of(check: &'static str) -> Self {
-        Self { check, found: Vec::new() }
+        Self { check, found: Vec::new(), asked: Vec::new() }
     }
 
     /// The check's name.
@@ -96,6 +98,13 @@ impl Findings {
         }
     }
 
+    /// That some pods alone were asked, which every text of what is well says.
+    pub(crate) fn asked_some(&mut self, what: String) {
+        if !self.asked.contains(&what) {
+            self.asked.push(what);
+        }
+    }
+
     /// A fact that could not be read.
     pub(crate) fn unread(&mut self, fact: &str, failure: &Failure) {
         let text = failure.to_string();
@@ -116,6 +125,13 @@ impl Findings {
     pub(crate) fn done(mut self) -> Vec<Finding> {
         if self.found.is_empty() {
             self.unknown("not checked: nothing was found to look at", "report this as a fault");
+        }
+        for finding in &mut self.found {
+            if finding.level == Level::Ok {
+                for asked in &self.asked {
+                    finding.what += &format!("; {asked}");
+                }
+            }
         }
         self.found
     }

@@ -10,7 +10,8 @@ use api::health::{Condition, ConditionState};
 use super::CHECKS;
 use super::facts::{Healths, PLUGIN, Read};
 use super::finding::{Findings, Level, few};
-use crate::cluster_access::EXTENDER;
+use super::programs::FINISH;
+use crate::cluster_access::{EXTENDER, Failure};
 
 /// The name of the check that a condition of a program belongs to.
 fn check_of(program: &str, id: &str) -> &'static str {
@@ -22,9 +23,8 @@ fn check_of(program: &str, id: &str) -> &'static str {
     }
     match program {
         EXTENDER => "extender",
-        "annotator" => "annotator",
         PLUGIN => "gpu-nodes",
-        _ => "readings",
+        _ => "annotator",
     }
 }
 
@@ -57,17 +57,19 @@ impl Findings {
         told
     }
 
-    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, the others are not looked
-    /// at.
+    /// As [`Findings::told`], of what one pod of several is enough for: where one is well, of the others only what has
+    /// failed is looked at.
     pub(crate) fn told_by_one<'a>(
         &mut self,
         program: &str,
         healths: &'a Read<Healths>,
     ) -> Told<'a> {
         let told = self.conditions(program, healths);
-        if !told.conditions.iter().any(|(_, condition)| condition.state == ConditionState::Ok) {
-            self.find_each(program, &told.conditions);
+        let mut looked_at = told.conditions.clone();
+        if looked_at.iter().any(|(_, condition)| condition.state == ConditionState::Ok) {
+            looked_at.retain(|(_, condition)| condition.state == ConditionState::Failed);
         }
+        self.find_each(program, &looked_at);
         told
     }
 
@@ -82,8 +84,19 @@ impl Findings {
                 format!("kubectl get pods --all-namespaces -l app.kubernetes.io/name={program}"),
             );
         }
+        if *not_asked > 0 {
+            let all = pods.len() + not_asked;
+            self.asked_some(format!("{} of {all} pods of {program} asked", pods.len()));
+        }
         told.all_known = !pods.is_empty() && *not_asked == 0;
+        // They are of a build that has no health.
+        let mut older: Vec<String> = Vec::new();
         for (pod, health) in pods {
+            if matches!(health, Err(Failure::NotFound(_))) {
+                older.push(pod.clone());
+                told.all_known = false;
+                continue;
+            }
             let Some(health) = self.read(&format!("health of {pod}"), health.as_ref()) else {
                 told.all_known = false;
                 continue;
@@ -93,6 +106,16 @@ impl Findings {
                     told.conditions.push((pod.as_str(), condition));
                 }
             }
+        }
+        if !older.is_empty() {
+            let own = check_of(program, "");
+            let what = if self.check() == own {
+                let pods = few(&older);
+                format!("{program} is of a build that does not tell its health yet: {pods}")
+            } else {
+                format!("see the check `{own}`")
+            };
+            self.unknown(format!("not checked: {what}"), FINISH);
         }
         told
     }

@@ -72,7 +72,7 @@ const CHECKS: [Check; 19] = [
     ),
     check("certificate", &[Time, Certificates, ExtenderHealth], certificates::certificates),
     check("clocks", &[Time, NodeLeases], readings::clocks),
-    check("readings", &[AnnotatorHealth, ExtenderHealth, ExporterHealth], readings::fresh),
+    check("readings", &[AnnotatorHealth, ExtenderHealth], readings::fresh),
     check("writers", &[Time, Nodes, Policy], readings::writers),
     check("policy", &[Policy, ExtenderHealth, AnnotatorHealth], programs::policy),
     check("rights", &[Rights], access_checks::rights),

@@ -23,7 +23,7 @@ const RECENT: i64 = 120;
 /// How long ago a program wrote readings that still writes them, in seconds.
 const STILL_WRITES: i64 = 600;
 
-/// Whether nodes have readings, as annotator, extender and exporters say.
+/// Whether nodes have readings, as annotator and extender say.
 pub(crate) fn fresh(facts: &Facts, found: &mut Findings) {
     let annotator = found.read(WORKLOADS, facts.workload("annotator"));
     if annotator.is_some_and(|annotator| annotator.is_none()) {
@@ -35,10 +35,6 @@ pub(crate) fn fresh(facts: &Facts, found: &mut Findings) {
     let mut well = found.told("annotator", &facts.annotators).well();
     if !matches!(facts.workload(EXTENDER), Ok(None)) {
         well = found.told(EXTENDER, &facts.extenders).well();
-    }
-    // With another source of readings there are none.
-    if facts.has("node-exporter-plus") {
-        found.told("node-exporter-plus", &facts.exporters);
     }
     found.ok_if_nothing(well);
 }

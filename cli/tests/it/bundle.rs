@@ -207,11 +207,24 @@ fn objects_and_logs_are_those_of_the_namespaces_that_the_bindings_name() {
         assert!(files.contains_key(name), "{name} is not in {:?}", files.keys());
     }
     let calls = world.calls();
+    // No port-forward reaches an exporter.
+    assert!(!calls.contains("pod/exporter-a"), "{calls}");
     let all = calls.lines().filter(|call| call.contains("--all-namespaces"));
     for call in all {
         let cluster = ["clusterroles", "validatingadmission", "events", "nvidia"];
         assert!(cluster.iter().any(|kind| call.contains(kind)), "{call}");
     }
+}
+
+#[test]
+fn an_answer_that_is_no_json_is_a_problem() {
+    let world = world().answer("get leases", "a warning");
+    let file = world.path().join("bundle.tar.gz");
+    world.run(&["support-bundle", "--file", file.to_str().unwrap()]).success();
+    let files = files(&fs::read(&file).unwrap());
+    assert!(!files.contains_key("objects/leases.json"), "{:?}", files.keys());
+    let problems = &files["problems.txt"];
+    assert!(problems.contains("objects/leases.json: kubectl's answer is no JSON"), "{problems}");
 }
 
 #[test]

@@ -3,6 +3,14 @@
 use super::*;
 
 #[test]
+fn what_is_well_tells_that_some_pods_alone_were_asked() {
+    let mut facts = healthy();
+    facts.plugins.as_mut().unwrap().not_asked = 190;
+    assert_eq!(wrong(&facts), []);
+    assert_eq!(ok_text(&facts, "unit"), "1024 MiB; 1 of 191 pods of gpushare-device-plugin asked");
+}
+
+#[test]
 fn a_runtime_that_honours_the_variable_is_found() {
     let setting = RUNTIME_SETTING;
     let mut facts = healthy();

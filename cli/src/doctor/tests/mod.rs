@@ -197,7 +197,6 @@ fn healthy() -> Facts {
                 ("readings", ConditionState::Ok, "2 of 2 exporters answer the annotator"),
             ],
         )]),
-        exporters: healths(&[("exporter-a", &[("cpu", ConditionState::Ok, "ready")])]),
         plugins: healths(&[(
             "plugin-a",
             &[("unit", ConditionState::Ok, "1024 MiB"), ("cdi", ConditionState::Ok, "all")],

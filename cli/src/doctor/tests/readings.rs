@@ -40,10 +40,6 @@ fn silent_exporters_and_nodes_without_readings_are_found_in_the_programs_words()
     let ahead = ("readings", ConditionState::Failed, "3 readings were of the future");
     say(&mut facts.extenders, "extender-a", ahead);
     assert_only(&facts, Level::Fail, "readings", "of the future");
-    let mut facts = healthy();
-    let unread = ("memory", ConditionState::Failed, "meminfo: no such file");
-    say(&mut facts.exporters, "exporter-a", unread);
-    assert_only(&facts, Level::Fail, "readings", "exporter-a: memory: meminfo");
 }
 
 #[test]

@@ -93,6 +93,14 @@ fn a_configuration_by_hand_is_not_known_to_ask() {
 }
 
 #[test]
+fn a_replica_that_fails_is_found_beside_one_that_is_well() {
+    let mut facts = healthy();
+    let fails = ("requests", ConditionState::Failed, "all 3 calls of Filter failed");
+    say(&mut facts.extenders, "extender-a", fails);
+    assert_only(&facts, Level::Fail, "requests", "extender-a: requests: all 3 calls");
+}
+
+#[test]
 fn an_extender_that_is_not_called_is_found() {
     let mut facts = healthy();
     let not_called = ("requests", ConditionState::Unknown, "no kube-scheduler has called");

@@ -64,7 +64,6 @@ fn unreadable() -> Vec<Taken> {
             facts.pods = no();
             facts.extenders = no();
             facts.annotators = no();
-            facts.exporters = no();
             facts.plugins = no();
             facts.rights = no();
         }),
@@ -75,7 +74,6 @@ fn unreadable() -> Vec<Taken> {
         ("policy", |facts| facts.policy = no()),
         ("extenders", |facts| facts.extenders = silent()),
         ("annotators", |facts| facts.annotators = silent()),
-        ("exporters", |facts| facts.exporters = silent()),
         ("plugins", |facts| facts.plugins = silent()),
         ("certificates", |facts| {
             facts.certificates.as_mut().unwrap()[0].end = no();
@@ -136,7 +134,8 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
     let by_nodes =
         "kube-scheduler autoscalers writers gpu-nodes cdi runtime other-plugins versions";
     assert_eq!(unknown("nodes"), checks(by_nodes));
-    let by_extenders = "extender requests certificate readings policy cards cdi other-plugins";
+    let by_extenders =
+        "extender requests certificate readings policy cards cdi other-plugins versions";
     assert_eq!(unknown("extenders"), checks(by_extenders));
     assert_eq!(unknown("plugins"), checks("gpu-nodes cards unit cdi other-plugins"));
 }
@@ -170,7 +169,6 @@ fn only(needed: &BTreeSet<Fact>) -> Facts {
     keep(needed, Fact::Policy, &mut facts.policy);
     keep(needed, Fact::ExtenderHealth, &mut facts.extenders);
     keep(needed, Fact::AnnotatorHealth, &mut facts.annotators);
-    keep(needed, Fact::ExporterHealth, &mut facts.exporters);
     keep(needed, Fact::PluginHealth, &mut facts.plugins);
     keep(needed, Fact::Admission, &mut facts.policies);
     keep(needed, Fact::Admission, &mut facts.bindings);
