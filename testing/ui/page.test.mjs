@@ -270,14 +270,14 @@ test('a view whose own answer fails says from when it is, and a node that is gon
   const fail = route => route.fulfill({ status: 503, body: 'away' });
   const node = cluster.nodes[1];
   for (const [view, what, kept] of [
-    ['cards', 'cards', '.card'], ['pending', 'pending pods', '.pending'], ['decisions', 'decisions', 'tbody tr'],
+    ['cards', 'GPUs', '.card'], ['pending', 'pending pods', '.pending'], ['decisions', 'decisions', 'tbody tr'],
     [`node/${node.name}`, 'the node', 'tbody tr'], ['policy', 'the policy', 'tbody tr'], ['policy', 'the shadow policy', 'tbody tr'],
   ]) {
     await page.evaluate(to => { location.hash = to; }, `#/${view}`);
     await page.locator(kept).first().waitFor();
     await page.locator('p', { hasText: /^Asking for/ }).first().waitFor({ state: 'detached' });
     for (const path of answers) await page.route(path, fail);
-    await page.getByText(new RegExp(`^No answer since \\d\\d:\\d\\d:\\d\\d: ${what === 'cards' ? 'GPUs' : what} as of then. \\(503: away\\)$`)).waitFor();
+    await page.getByText(new RegExp(`^No answer since \\d\\d:\\d\\d:\\d\\d: ${what} as of then. \\(503: away\\)$`)).waitFor();
     assert.ok(await page.locator(kept).count() > 0, view);
     for (const path of answers) await page.unroute(path);
     await page.evaluate(() => { location.hash = '#/health'; });
