@@ -29,8 +29,13 @@ pub(crate) fn publish(
     let health = context.health();
     let lease = leadership.clone();
     health.look("leader", move || {
-        let holder = lease.holder().map(|holder| holder.identity);
-        leader(lease.is_held(), holder.filter(|holder| *holder != identity))
+        let (mut other, mut lost) = (None, None);
+        match lease.holder() {
+            Some(holder) if holder.is_lost() => lost = Some(holder.identity),
+            Some(holder) if holder.identity != identity => other = Some(holder.identity),
+            Some(_) | None => {}
+        }
+        leader(lease.is_held(), other, lost)
     });
     if !source.is_exporters {
         let metrics = metrics.clone();
@@ -45,14 +50,16 @@ pub(crate) fn publish(
     });
 }
 
-fn leader(leads: bool, other: Option<String>) -> Status {
-    match other {
+/// `other`: the replica that leads; `lost`: the one whose Lease has expired.
+fn leader(leads: bool, other: Option<String>, lost: Option<String>) -> Status {
+    const TODO: &str = "can it renew the Lease plimsoll-annotator (docs/operations.md#a-slow-api-server)? See the check `rights` too";
+    match (other, lost) {
         _ if leads => Status::ok("leads"),
-        Some(leader) => Status::ok(format!("stands by for {leader}")),
-        None => Status::failed(
-            "no replica leads, so no reading is written",
-            "can it renew the Lease plimsoll-annotator (docs/operations.md#a-slow-api-server)? See the check `rights` too",
-        ),
+        (_, Some(lost)) => {
+            Status::failed(format!("no replica leads: {lost} did not renew its Lease"), TODO)
+        }
+        (Some(leader), None) => Status::ok(format!("stands by for {leader}")),
+        (None, None) => Status::failed("no replica leads, so no reading is written", TODO),
     }
 }
 
@@ -130,8 +137,11 @@ mod tests {
     #[test]
     fn a_replica_that_neither_leads_nor_knows_a_leader_says_so() {
         let other = Some("b".to_owned());
-        let states = [leader(true, None), leader(false, other), leader(false, None)];
-        assert_eq!(states.map(|it| it.state), [Ok, Ok, Failed]);
+        let lost = Some("b".to_owned());
+        let states =
+            [(true, None, None), (false, other, None), (false, None, lost), (false, None, None)]
+                .map(|(leads, other, lost)| leader(leads, other, lost).state);
+        assert_eq!(states, [Ok, Ok, Failed, Failed]);
     }
 
     #[test]

@@ -136,7 +136,9 @@ pub(crate) fn publish(
         calls.status(tls.failed_handshakes(), Timestamp::now().as_second())
     });
     let of_view = Arc::clone(view);
-    health.look("leader", move || leader(&lease.described(of_view.is_complete())));
+    health.look("leader", move || {
+        leader(&lease.described(of_view.is_complete()), lease.lost_leader().as_deref())
+    });
     let by_view: [(&str, Look); 7] = [
         ("cards", gpus),
         ("cdi", cdi),
@@ -155,14 +157,15 @@ pub(crate) fn publish(
 /// Judges one condition by the view.
 type Look = fn(&View, Timestamp) -> Status;
 
-fn leader(replica: &api::state::Replica) -> Status {
-    match &replica.leader {
+fn leader(replica: &api::state::Replica, lost: Option<&str>) -> Status {
+    const TODO: &str = "does the API server answer in time (docs/operations.md#a-slow-api-server)? See the check `rights` too";
+    match (&replica.leader, lost) {
         _ if replica.leads => Status::ok("leads"),
-        Some(leader) => Status::ok(format!("stands by for {leader}")),
-        None => Status::failed(
-            "no replica leads, so GPU pods wait",
-            "does the API server answer in time (docs/operations.md#a-slow-api-server)? See the check `rights` too",
-        ),
+        (_, Some(lost)) => {
+            Status::failed(format!("no replica leads: {lost} did not renew its Lease"), TODO)
+        }
+        (Some(leader), None) => Status::ok(format!("stands by for {leader}")),
+        (None, None) => Status::failed("no replica leads, so GPU pods wait", TODO),
     }
 }
 
@@ -385,9 +388,12 @@ mod tests {
             leader: leader.map(str::to_owned),
             complete: true,
         };
-        assert_eq!(leader(&replica(true, None)), Status::ok("leads"));
-        assert_eq!(leader(&replica(false, Some("b"))), Status::ok("stands by for b"));
-        assert_eq!(leader(&replica(false, None)).state, Failed);
+        assert_eq!(leader(&replica(true, None), None), Status::ok("leads"));
+        assert_eq!(leader(&replica(false, Some("b")), None), Status::ok("stands by for b"));
+        assert_eq!(leader(&replica(false, None), None).state, Failed);
+        let lost = leader(&replica(false, Some("b")), Some("b"));
+        assert_eq!(lost.state, Failed);
+        assert_eq!(lost.text, "no replica leads: b did not renew its Lease");
     }
 
     #[test]

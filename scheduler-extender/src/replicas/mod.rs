@@ -135,16 +135,24 @@ impl Replicas {
         self.leads().then(|| self.leadership.longest_call())
     }
 
+    /// The name of the replica whose Lease has expired since it was last seen.
+    #[must_use]
+    pub fn lost_leader(&self) -> Option<String> {
+        let holder = self.leadership.holder()?;
+        holder.is_lost().then_some(holder.identity)
+    }
+
     /// This replica, for people. `complete`: whether it has listed all nodes and pods.
     #[must_use]
     pub fn described(&self, complete: bool) -> api::state::Replica {
         let leads = self.leads();
-        let holder = self.leadership.holder().map(|holder| holder.identity);
+        let holder = self.leadership.holder().filter(|holder| !holder.is_lost());
+        let leader = holder.map(|holder| holder.identity);
         api::state::Replica {
             name: self.identity.clone(),
             program: env!("CARGO_PKG_VERSION").to_owned(),
             leads,
-            leader: holder.filter(|leader| !leads && *leader != self.identity),
+            leader: leader.filter(|leader| !leads && *leader != self.identity),
             complete,
         }
     }

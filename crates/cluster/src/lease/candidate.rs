@@ -94,8 +94,9 @@ impl Candidate {
             return None;
         }
         let annotations = self.seen.as_ref()?.metadata.annotations.as_ref();
-        let address = annotations.and_then(|all| all.get(ADDRESS));
-        Some(Holder { identity, address: address.and_then(|text| text.parse().ok()) })
+        let text = annotations.and_then(|all| all.get(ADDRESS));
+        let address = text.and_then(|text| text.parse().ok());
+        Some(Holder { identity, address, free_at: self.free_at? })
     }
 
     /// Whether this process has written the Lease and no other has since. A Lease can name it without that, as after

@@ -24,6 +24,16 @@ pub struct Holder {
     pub identity: String,
     /// The address at which other replicas reach it; `None` if the Lease has none, or none that can be read.
     pub address: Option<SocketAddr>,
+    /// When another replica may take the Lease, unless it is renewed.
+    pub(super) free_at: Instant,
+}
+
+impl Holder {
+    /// Whether the Lease has expired: this process has not seen it renewed for as long as it lasts.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        Instant::now() >= self.free_at
+    }
 }
 
 /// The state of the Lease.
@@ -77,7 +87,8 @@ impl Leadership {
         self.remaining().map(|_| self.state.borrow().number)
     }
 
-    /// The holder of the Lease when it was last seen, which may be this process; `None` if it was free or is not known.
+    /// The holder of the Lease when it was last seen, which may be this process, and [lost](Holder::is_lost) since;
+    /// `None` if it was free or is not known.
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
         self.state.borrow().holder.clone()

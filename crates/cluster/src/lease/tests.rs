@@ -279,7 +279,8 @@ fn the_lease_tells_where_its_holder_answers() {
     let mut second = candidate("second");
     step(&mut first, &mut server, start);
     step(&mut second, &mut server, start);
-    let holder = Holder { identity: "first".to_owned(), address: Some(address) };
+    let free_at = after(start, 15);
+    let holder = Holder { identity: "first".to_owned(), address: Some(address), free_at };
     assert_eq!(second.known_holder(), Some(holder));
     for text in ["", "elsewhere:80", "10.0.0.1"] {
         let lease = server.lease.as_mut().unwrap();
@@ -288,6 +289,24 @@ fn the_lease_tells_where_its_holder_answers() {
         step(&mut second, &mut server, start);
         assert_eq!(second.known_holder().unwrap().address, None, "{text}");
     }
+}
+
+#[test]
+fn a_holder_is_lost_once_its_lease_was_not_renewed_for_as_long_as_it_lasts() {
+    let mut server = Server::default();
+    let mut first = candidate("first");
+    let mut second = candidate("second");
+    second.resign();
+    let before = Instant::now().checked_sub(Duration::from_secs(20)).unwrap();
+    step(&mut first, &mut server, before);
+    step(&mut second, &mut server, before);
+    assert!(second.known_holder().unwrap().is_lost());
+    // It is read again, and has not changed.
+    step(&mut second, &mut server, Instant::now());
+    assert!(second.known_holder().unwrap().is_lost());
+    step(&mut first, &mut server, Instant::now());
+    step(&mut second, &mut server, Instant::now());
+    assert!(!second.known_holder().unwrap().is_lost());
 }
 
 #[test]
