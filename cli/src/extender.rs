@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use ureq::http::Response;
 use ureq::{Agent, Body, Error};
 
-use crate::cluster_access::Cluster;
+use crate::cluster_access::{Cluster, Failure};
 
 /// The largest answer, in bytes: 5,000 nodes of 8 GPUs with 20 pods each take some 70 MiB.
 const MAX_BYTES: u64 = 128 << 20;
@@ -78,9 +78,8 @@ fn text_of(url: &str, answer: Result<Response<Body>, Error>, hint: &str) -> Resu
         // The extender's own error says what to do.
         Ok(error) => bail!("{error}"),
         Err(_) if status == 404 && url.contains("/v1/") => {
-            bail!(
-                "{failed}: {status}; an extender before this command's version has no such answer"
-            )
+            let why = "an extender before this command's version has no such answer";
+            Err(Failure::NotFound(format!("{failed}: {status}; {why}")).into())
         }
         Err(_) => bail!("{failed}: {status}"),
     }

@@ -225,9 +225,18 @@ pub(crate) fn admin(kubectl: &Kubectl, pod: &Pod, path: &str) -> Read<String> {
         return Err(Failure::Other(format!("{program} has no admin port")));
     };
     let target = format!("pod/{}", pod.metadata.name);
-    let forward = Forward::open(kubectl, &pod.metadata.namespace, &target, &[*port])?;
+    let open = Forward::open(kubectl, &pod.metadata.namespace, &target, &[*port]);
+    let forward = open.map_err(|failure| match failure {
+        Failure::NotFound(gone) => Failure::Other(gone),
+        other => other,
+    })?;
     let url = format!("http://127.0.0.1:{}{path}", forward.ports()[0]);
-    extender::text(&url).map_err(|error| Failure::Other(format!("{error:#}")))
+    extender::text(&url).map_err(|error| match error.downcast_ref() {
+        Some(Failure::NotFound(_)) => Failure::NotFound(format!(
+            "{program} has no {path}: its build is older than this command"
+        )),
+        _ => Failure::Other(format!("{error:#}")),
+    })
 }
 
 /// Events of Plimsoll's programs, and of pods that were scheduled or not.

@@ -107,13 +107,6 @@ pub(crate) struct Healths {
     pub(crate) not_asked: usize,
 }
 
-impl Healths {
-    /// The versions that the pods tell.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = &str> {
-        self.pods.values().flatten().map(|health| health.version.as_str())
-    }
-}
-
 /// An admission policy, or a binding of one.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]

@@ -10,7 +10,8 @@ use api::health::{Condition, ConditionState};
 use super::CHECKS;
 use super::facts::{Healths, PLUGIN, Read};
 use super::finding::{Findings, Level, few};
-use crate::cluster_access::EXTENDER;
+use super::programs::FINISH;
+use crate::cluster_access::{EXTENDER, Failure};
 
 /// The name of the check that a condition of a program belongs to.
 fn check_of(program: &str, id: &str) -> &'static str {
@@ -88,7 +89,14 @@ impl Findings {
             self.asked_some(format!("{} of {all} pods of {program} asked", pods.len()));
         }
         told.all_known = !pods.is_empty() && *not_asked == 0;
+        // They are of a build that has no health.
+        let mut older: Vec<String> = Vec::new();
         for (pod, health) in pods {
+            if matches!(health, Err(Failure::NotFound(_))) {
+                older.push(pod.clone());
+                told.all_known = false;
+                continue;
+            }
             let Some(health) = self.read(&format!("health of {pod}"), health.as_ref()) else {
                 told.all_known = false;
                 continue;
@@ -98,6 +106,16 @@ impl Findings {
                     told.conditions.push((pod.as_str(), condition));
                 }
             }
+        }
+        if !older.is_empty() {
+            let own = check_of(program, "");
+            let what = if self.check() == own {
+                let pods = few(&older);
+                format!("{program} is of a build that does not tell its health yet: {pods}")
+            } else {
+                format!("see the check `{own}`")
+            };
+            self.unknown(format!("not checked: {what}"), FINISH);
         }
         told
     }

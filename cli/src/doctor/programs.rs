@@ -1,8 +1,9 @@
 //! Checks of Plimsoll's programs: whether they run, lead, have one version, and read the policy.
 
 use std::collections::BTreeSet;
+use std::slice;
 
-use super::facts::{Facts, Healths, PLUGIN, is_gpu_node};
+use super::facts::{Facts, PLUGIN, is_gpu_node};
 use super::finding::{Findings, few};
 use crate::cluster_access::objects::Pod;
 use crate::cluster_access::workload::{Workload, find};
@@ -100,23 +101,50 @@ pub(crate) fn why_not_ready(pod: &Pod) -> String {
 }
 
 /// What to do about programs of several versions.
-const FINISH: &str =
+pub(crate) const FINISH: &str =
     "finish the upgrade: helm upgrade, or kubectl apply -k (docs/install.md#upgrading)";
 
 /// Whether all programs are of one version that fits this command and the cluster.
 pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
-    // That they cannot be read is a finding of the checks `extender` and `annotator`.
+    // Why a health is not read is a finding of the checks `extender` and `annotator`.
     let mut told = BTreeSet::new();
     for (program, healths) in [(EXTENDER, &facts.extenders), ("annotator", &facts.annotators)] {
-        for version in healths.iter().flat_map(Healths::versions) {
-            if program == EXTENDER && version != CLIENT {
-                found.warn(
-                    format!("this command is {CLIENT}, the extender {version}"),
-                    "take the command of the extender's release",
-                );
+        let name = program.trim_start_matches("scheduler-");
+        let mut others = BTreeSet::new();
+        let mut silent = Vec::new();
+        for (pod, health) in healths.iter().flat_map(|healths| &healths.pods) {
+            let version = match health {
+                Ok(health) => Some(health.version.clone()),
+                Err(_) => version_of_image(facts, program, pod),
+            };
+            let Some(version) = version else {
+                silent.push(pod.clone());
+                continue;
+            };
+            if version != CLIENT && (program == EXTENDER || health.is_err()) {
+                others.insert(version.clone());
             }
-            told.insert((program.to_owned(), version.to_owned()));
+            told.insert((program.to_owned(), version));
         }
+        for version in others {
+            found.warn(
+                format!("this command is {CLIENT}, the {name} {version}"),
+                format!("take the command of the {name}'s release"),
+            );
+        }
+        if !silent.is_empty() {
+            let pods = few(&silent);
+            found.unknown(
+                format!("not checked: neither health nor image tells the version of {pods}"),
+                format!("see the check `{name}`"),
+            );
+        }
+    }
+    if told.is_empty() && facts.pods.is_ok() {
+        found.unknown(
+            "not checked: no pod of extender and annotator tells its version",
+            "see the checks `extender` and `annotator`",
+        );
     }
     let mut by_tag = BTreeSet::new();
     let mut by_digest = Vec::new();
@@ -146,6 +174,15 @@ pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
         what += &few(&by_digest);
     }
     found.ok_if_nothing(what);
+}
+
+/// The version of a pod by its image's tag; `None` if the image has no tag, or one that is no version.
+fn version_of_image(facts: &Facts, program: &str, pod: &str) -> Option<String> {
+    let pods = facts.pods_of(program).ok()?;
+    let found = pods.into_iter().find(|it| it.metadata.name == pod)?;
+    let tag = of_pods(slice::from_ref(found)).pop()?.version;
+    let version = tag.strip_prefix('v').unwrap_or(&tag);
+    version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())
 }
 
 /// Whether these programs have several versions, which is then found.

@@ -57,6 +57,30 @@ fn versions_that_do_not_fit_are_found() {
 }
 
 #[test]
+fn a_program_that_tells_no_health_has_the_version_of_its_image() {
+    let mut facts = healthy();
+    for pod in ["extender-a", "extender-b"] {
+        let none = Err(Failure::NotFound("no /v1/health".to_owned()));
+        facts.extenders.as_mut().unwrap().pods.insert(pod.to_owned(), none);
+    }
+    assert!(ok_text(&facts, "versions").starts_with("command "));
+    let mut found = wrong(&facts);
+    found.retain(|it| it.2.contains("scheduler-extender is of a build"));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let finds = |facts: &Facts, level: Level, text: &str| {
+        let found = of_check(facts, "versions");
+        assert!(found.iter().any(|it| it.level == level && it.what.contains(text)), "{found:#?}");
+    };
+    let mut set_image = |image: &str| {
+        facts.pods.as_mut().unwrap()[0].spec.containers[0].image = image.to_owned();
+        facts.clone()
+    };
+    finds(&set_image("r/scheduler-extender:v0.0.9"), Level::Warn, "the extender 0.0.9");
+    let unknown = "neither health nor image tells the version of extender-a";
+    finds(&set_image("r/scheduler-extender@sha256:ab"), Level::Unknown, unknown);
+}
+
+#[test]
 fn images_by_digest_are_not_of_several_versions() {
     let mut facts = healthy();
     for pod in facts.pods.as_mut().unwrap() {

@@ -134,7 +134,8 @@ fn checks_whose_facts_are_unread_are_those_that_would_vanish() {
     let by_nodes =
         "kube-scheduler autoscalers writers gpu-nodes cdi runtime other-plugins versions";
     assert_eq!(unknown("nodes"), checks(by_nodes));
-    let by_extenders = "extender requests certificate readings policy cards cdi other-plugins";
+    let by_extenders =
+        "extender requests certificate readings policy cards cdi other-plugins versions";
     assert_eq!(unknown("extenders"), checks(by_extenders));
     assert_eq!(unknown("plugins"), checks("gpu-nodes cards unit cdi other-plugins"));
 }
