@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::slice;
 
+use placement::policy::LoadPolicy;
+
 use super::facts::{Facts, PLUGIN, is_gpu_node};
 use super::finding::{Findings, few};
 use crate::cluster_access::objects::Pod;
@@ -259,7 +261,7 @@ pub(crate) fn policy(facts: &Facts, found: &mut Findings) {
     }
 }
 
-/// Whether the ConfigMap that the programs read is there. They say themselves whether they take what is in it.
+/// Whether the policy in the ConfigMap that the programs read is one that they take.
 fn stored(facts: &Facts, map: &PolicyMap, found: &mut Findings) {
     let PolicyMap { namespace, name } = map;
     let fact = format!("the ConfigMap {namespace}/{name}");
@@ -272,7 +274,14 @@ fn stored(facts: &Facts, map: &PolicyMap, found: &mut Findings) {
         );
     }
     match facts.policy_text() {
-        Ok(Some(_)) => {}
+        Ok(Some(text)) => {
+            if let Err(error) = LoadPolicy::from_yaml(text) {
+                found.fail(
+                    format!("the policy is refused, and the one before stays in force: {error}"),
+                    "mend it, or go back: kubectl plimsoll policy rollback",
+                );
+            }
+        }
         Ok(None) => found.unknown(
             format!("not checked: {fact} has no key of the name of --policy-file"),
             format!("kubectl -n {namespace} get configmap {name} -o yaml"),

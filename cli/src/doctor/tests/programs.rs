@@ -3,6 +3,16 @@
 use super::*;
 
 #[test]
+fn a_faulty_policy_is_found_with_its_line_though_no_program_tells() {
+    let mut facts = healthy();
+    let faulty = "apiVersion: plimsoll.dev/v1alpha1\nkind: SchedulingPolicy\nspec: {wrong: 1}\n";
+    facts.policy = Ok(Some(policy(faulty)));
+    assert_only(&facts, Level::Fail, "policy", "the policy is refused");
+    let text = wrong(&facts).remove(0).2;
+    assert!(text.contains("line 3"), "{text}");
+}
+
+#[test]
 fn a_policy_that_the_programs_refuse_is_found_in_their_words() {
     let mut facts = healthy();
     let refused = ("policy", ConditionState::Failed, "refused, and the one before stays: line 3");
