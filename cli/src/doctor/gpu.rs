@@ -35,7 +35,7 @@ const REPLACED: [(&str, &[&str]); 2] = [
 /// Resources by which other device plugins give out GPUs, and how the names of others begin: a share of GPUs, a part
 /// of a GPU (MIG).
 const OTHERS: [&str; 4] = ["nvidia.com/gpu", "nvidia.com/gpu.", "nvidia.com/mig-", "amd.com/gpu"];
-/// How resources begin that may be of GPUs: NVIDIA's plugin can give its resources any name, and its network GPUs
+/// How resources begin that may be of GPUs: NVIDIA's plugin can give its resources any name, and its network cards
 /// have such names, too.
 const NVIDIA: &str = "nvidia.com/";
 /// How old an event of the audit is at most that tells of the present, in seconds: the audit tells of a finding that

@@ -99,7 +99,7 @@ mod tests {
         for (vendor, class, is_gpu) in [
             ("0x10de", "0x030000", true),
             ("0x10de", "0x030200", true),
-            // The sound of a graphics GPU, a GPU of another vendor, a network GPU.
+            // The sound of a graphics GPU, a GPU of another vendor, a network card.
             ("0x10de", "0x040300", false),
             ("0x1002", "0x030000", false),
             ("0x15b3", "0x020000", false),

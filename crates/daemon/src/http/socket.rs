@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::Limits;
 
-/// The longest segment, in bytes: longer than those of any network GPU, shorter than the 64 KiB of the loopback
+/// The longest segment, in bytes: longer than those of any network card, shorter than the 64 KiB of the loopback
 /// device.
 const LONGEST_SEGMENT: usize = 16 << 10;
 
