@@ -172,12 +172,16 @@ fn objects(cluster: &Cluster, namespace: &str, bundle: &mut Bundle) -> Result<()
 /// Adds what kubectl answers to these words.
 fn object(cluster: &Cluster, name: &str, words: &[&str], bundle: &mut Bundle) -> Result<()> {
     let words = [words, &["--output=json"]].concat();
-    let mut value = match cluster.kubectl().run(&words) {
-        Ok(text) => serde_json::from_str::<Value>(&text).unwrap_or_default(),
+    let text = match cluster.kubectl().run(&words) {
+        Ok(text) => text,
         Err(failure) => {
             bundle.problem(name, &failure);
             return Ok(());
         }
+    };
+    let Ok(mut value) = serde_json::from_str::<Value>(&text) else {
+        bundle.problem(name, &"kubectl's answer is no JSON");
+        return Ok(());
     };
     if name == "events.json" {
         keep_ours(&mut value);

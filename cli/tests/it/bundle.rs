@@ -217,6 +217,17 @@ fn objects_and_logs_are_those_of_the_namespaces_that_the_bindings_name() {
 }
 
 #[test]
+fn an_answer_that_is_no_json_is_a_problem() {
+    let world = world().answer("get leases", "a warning");
+    let file = world.path().join("bundle.tar.gz");
+    world.run(&["support-bundle", "--file", file.to_str().unwrap()]).success();
+    let files = files(&fs::read(&file).unwrap());
+    assert!(!files.contains_key("objects/leases.json"), "{:?}", files.keys());
+    let problems = &files["problems.txt"];
+    assert!(problems.contains("objects/leases.json: kubectl's answer is no JSON"), "{problems}");
+}
+
+#[test]
 fn an_archive_that_is_there_is_not_replaced() {
     let world = world();
     let file = world.path().join("bundle.tar.gz");

@@ -6,15 +6,15 @@ use std::sync::LazyLock;
 use placement::names::Names;
 use serde_json::Value;
 
-use super::{BLANK, is_secret_name, is_value_of_flag, text};
+use super::{BLANK, blank, is_secret_name, is_value_of_flag, text};
 
 /// The fields that are kept. Of a field that is none of these nothing is kept.
 static FIELDS: LazyLock<BTreeSet<&str>> =
     LazyLock::new(|| FIELD_NAMES.split_ascii_whitespace().collect());
 /// Their names, with blanks between.
 const FIELD_NAMES: &str = include_str!("fields.txt");
-/// The fields whose own fields have names of the cluster's making, and are all kept.
-const MAPS: [&str; 9] = [
+/// The fields whose own fields have names of the cluster's making, and are all kept but for what has a secret's name.
+const MAPS: [&str; 8] = [
     "labels",
     "matchLabels",
     "selector",
@@ -23,8 +23,9 @@ const MAPS: [&str; 9] = [
     "limits",
     "capacity",
     "allocatable",
-    "data",
 ];
+/// The keys of Plimsoll's own ConfigMaps, the only ones whose data are kept.
+const DATA: [&str; 2] = ["policy.yaml", "config.yaml"];
 /// The beginning of variables whose values are kept, unless their names are those of secrets.
 const VARIABLES: [&str; 2] = ["PLIMSOLL_", "NVIDIA_"];
 /// Other programs' annotations that are kept: who installs Plimsoll, and how often a Deployment changed.
@@ -51,10 +52,17 @@ fn keep(key: &str, value: &mut Value) {
         Value::Object(fields) => {
             match key {
                 "annotations" => fields.retain(|key, value| is_kept_annotation(key, value)),
-                key if MAPS.contains(&key) => {}
+                "data" => fields.retain(|key, _| DATA.contains(&key.as_str())),
+                key if MAPS.contains(&key) => {
+                    for (key, value) in &mut *fields {
+                        if is_secret_name(key) {
+                            blank(value);
+                        }
+                    }
+                }
                 _ => fields.retain(|key, _| {
                     MAPS.contains(&key.as_str())
-                        || key == "annotations"
+                        || ["annotations", "data"].contains(&key.as_str())
                         || FIELDS.contains(key.as_str())
                 }),
             }
@@ -85,11 +93,11 @@ fn keep_words(words: &mut [Value]) {
     }
 }
 
-fn is_kept_variable(name: &str) -> bool {
+pub(super) fn is_kept_variable(name: &str) -> bool {
     VARIABLES.iter().any(|start| name.starts_with(start))
 }
 
-fn is_kept_annotation(key: &str, value: &Value) -> bool {
+pub(super) fn is_kept_annotation(key: &str, value: &Value) -> bool {
     Names::default().owns(key)
         || ANNOTATIONS.contains(&key)
         || key.starts_with(ALIYUN)

@@ -7,9 +7,11 @@
 
 mod kept;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::token::{is_hex, is_token};
+use kept::{is_kept_annotation, is_kept_variable};
+
 pub(super) use kept::kept;
 
 /// What stands in place of a secret.
@@ -37,18 +39,50 @@ const LITERALS: [&str; 4] = ["true", "false", "null", "none"];
 /// Blanks what has a secret's name, and looks through every text.
 pub(super) fn value(value: &mut Value) {
     match value {
-        Value::Object(fields) => {
-            for (key, mut field) in std::mem::take(fields) {
-                if is_secret_name(&key) {
-                    blank(&mut field);
-                }
-                self::value(&mut field);
-                fields.insert(text(&key), field);
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(self::value),
+        Value::Object(fields) => object(fields),
+        Value::Array(items) => array(items),
         Value::String(text) => *text = self::text(text),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// It may be a part of Kubernetes' objects, as logs and annotations have them.
+fn object(fields: &mut Map<String, Value>) {
+    if fields.get("kind").is_some_and(|kind| kind == "Secret") {
+        return fields.clear();
+    }
+    for variable in fields.get_mut("env").and_then(Value::as_array_mut).into_iter().flatten() {
+        let is_kept = variable["name"].as_str().is_some_and(is_kept_variable);
+        if !is_kept && let Some(secret) = variable.get_mut("value") {
+            blank(secret);
+        }
+    }
+    if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|key, value| is_kept_annotation(key, value));
+    }
+    // As the headers of a probe: `{"name": "Authorization", "value": …}`.
+    if fields.get("name").and_then(Value::as_str).is_some_and(is_secret_name) {
+        fields.get_mut("value").into_iter().for_each(blank);
+    }
+    for (key, mut field) in std::mem::take(fields) {
+        if is_secret_name(&key) {
+            blank(&mut field);
+        }
+        value(&mut field);
+        fields.insert(text(&key), field);
+    }
+}
+
+fn array(items: &mut [Value]) {
+    // A flag and its secret may be two words.
+    let mut flag = String::new();
+    for item in items {
+        let word = item.as_str().unwrap_or_default().to_owned();
+        if is_value_of_flag(&flag, &word) {
+            blank(item);
+        }
+        value(item);
+        flag = word;
     }
 }
 
@@ -85,10 +119,15 @@ fn is_value_of_flag(flag: &str, word: &str) -> bool {
 
 /// Whether a flag has a user and a password behind it, or a password: `-u jane:x`, `-p x`, but not `-p 80`.
 fn is_user(flag: &str, word: &str) -> bool {
-    match flag {
-        "-p" => !word.starts_with('/') && !word.starts_with(|c: char| c.is_ascii_digit()),
-        _ => USER_FLAGS.contains(&flag) && !word.starts_with(|c: char| c.is_ascii_digit()),
+    let is_number = word.trim_matches(is_sign).bytes().all(|byte| byte.is_ascii_digit());
+    if is_number && !may_be_cut(word) {
+        return false;
     }
+    USER_FLAGS.contains(&flag) || flag == "-p" && !word.starts_with('/')
+}
+
+fn is_sign(c: char) -> bool {
+    ",;{}[]()\"'".contains(c)
 }
 
 /// Blanks a text, and what is JSON in it.
@@ -192,30 +231,69 @@ fn before_secret<'a>(name: &str, text: &'a str) -> Option<&'a str> {
     let value =
         behind_quote.trim_start_matches(['=', ':', '>', '"', '\'', '\\', ' ', '\t', '[', '{', '(']);
     let sign = &text[..text.len() - value.len()];
-    let word = first_word(value);
+    let word = beginning(sign, value);
     let tells = if behind_quote.starts_with(['=', ':']) {
         is_secret_name(name) || is_user(name, word) && may_have_colon(word)
     } else {
         let is_scheme = SCHEMES.contains(&name.to_ascii_lowercase().as_str());
         sign.contains([' ', '\t']) && (is_scheme || is_value_of_flag(name, word))
     };
-    (tells && !is_harmless(word)).then_some(sign)
+    (tells && !is_harmless(name, sign, value)).then_some(sign)
 }
 
-/// The first word of a text, or its beginning, so that no word is looked through again and again.
-fn first_word(text: &str) -> &str {
-    let beginning = &text[..text.floor_char_boundary(MAX_WORD)];
-    &beginning[..beginning.find(char::is_whitespace).unwrap_or(beginning.len())]
+/// The quote that a sign ends with.
+fn quote_of(sign: &str) -> Option<char> {
+    sign.chars().next_back().filter(|c| ['"', '\''].contains(c))
+}
+
+/// A value in quotes, or the first word of another; or its beginning, so that no text is looked through again and
+/// again.
+fn beginning<'a>(sign: &str, value: &'a str) -> &'a str {
+    let beginning = &value[..value.floor_char_boundary(MAX_WORD)];
+    let end = match quote_of(sign) {
+        Some(quote) => beginning.find(quote),
+        None => beginning.find(char::is_whitespace),
+    };
+    &beginning[..end.unwrap_or(beginning.len())]
 }
 
 /// Whether a word may have a colon, as a user and a password have between them: one that is cut counts as one.
 fn may_have_colon(word: &str) -> bool {
-    word.contains(':') || word.len() + 4 > MAX_WORD
+    word.contains(':') || may_be_cut(word)
 }
 
-fn is_harmless(value: &str) -> bool {
-    let word = value.trim_matches(|c: char| ",;{}[]()\"'".contains(c));
-    word.is_empty() || LITERALS.contains(&word.to_ascii_lowercase().as_str())
+/// Whether more may follow that is not looked at.
+fn may_be_cut(word: &str) -> bool {
+    word.len() + 4 > MAX_WORD
+}
+
+/// Whether the value behind a name and a sign is empty, or one of [`LITERALS`] and nothing else.
+fn is_harmless(name: &str, sign: &str, value: &str) -> bool {
+    let is_between = |c: char| is_sign(c) || c.is_whitespace();
+    if value.chars().all(is_between) {
+        return true;
+    }
+    let end = value.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(value.len());
+    let (word, behind) = value.split_at(end);
+    if !LITERALS.contains(&word.to_ascii_lowercase().as_str()) {
+        return false;
+    }
+    if let Some(quote) = quote_of(sign) {
+        // The value ends with its quote; two quotes are one of it.
+        let after = behind.trim_start_matches('\\').strip_prefix(quote);
+        after.is_some_and(|after| !after.starts_with(|c: char| c == quote || c.is_alphanumeric()))
+    } else if sign.starts_with(['"', '\\']) {
+        // A field of JSON: another may follow.
+        let field = behind.trim_start_matches([',', '}', ']', ' ']);
+        behind.chars().all(is_between)
+            || behind.starts_with([',', '}', ']']) && field.starts_with(['"', '\\'])
+    } else if name.starts_with('-') || !sign.contains(['=', ':']) {
+        // A word of a command: others may follow.
+        let next = behind.trim_start_matches(is_sign);
+        next.is_empty() || next.starts_with(char::is_whitespace)
+    } else {
+        behind.chars().all(is_between)
+    }
 }
 
 /// Blanks words that look like tokens.

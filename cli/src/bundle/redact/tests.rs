@@ -24,6 +24,8 @@ fn what_looks_like_a_token_goes_and_the_rest_stays() {
         "--exporter-token-file=/etc/token",
         "secretName: exporter-tls",
         "automountServiceAccountToken: true",
+        "app --password none --verbose",
+        r#"x {"token":null,"pod":"a"} {"token":"none"}"#,
         "pod 8a1c2f1e-9f0a-4b7e-8d66-0e5b7f1b2c3d runs",
         "plimsoll_certificate_not_after_seconds{file=\"client_ca\"} 1",
     ] {
@@ -76,6 +78,20 @@ fn a_secret_goes_however_it_is_written() {
         "curl -u user:canary https://host",
         "curl --user=user:canary https://host",
         "docker login -p canary host",
+        "docker login -p 9canary",
+        "curl -u 1jane:canary https://host",
+        "curl -u=1jane:canary https://host",
+        "curl -u '1 jane:canary' https://host",
+        "password: none shall pass canary",
+        r#"x "password":"null canary""#,
+        r#"x "password":null canary"#,
+        "password: 'none''canary'",
+        "password=none-canary",
+        "app --password none:canary",
+        r#"{"env":[{"name":"DB","value":"canary"}]}"#,
+        r#"{"httpHeaders":[{"name":"Authorization","value":"canary"}]}"#,
+        r#"{"command":["--password","canary"],"args":["-u","1jane:canary"]}"#,
+        r#"{"annotations":{"note":"canary"},"data":{"token":"canary"}}"#,
     ] {
         let blanked = text(line);
         assert!(!blanked.contains("canary") && blanked.contains(BLANK), "{line}: {blanked}");
@@ -100,6 +116,9 @@ fn a_long_line_takes_time_by_its_length() {
         name + &long("\"a"),
         long("a="),
         long("a=\\\""),
+        long("\"password\":null,"),
+        long("\"password\":\"none\","),
+        "password: none".to_owned() + &long(" "),
         long("password:true,"),
         long("Authorization: none "),
         long(",-u="),
@@ -131,6 +150,19 @@ fn what_a_report_needs_stays() {
     ] {
         assert_eq!(text(line), line);
     }
+}
+
+#[test]
+fn json_within_a_text_and_headers_of_probes_are_looked_into() {
+    let mut object = json!({
+        "data": {"x": "{\n  \"env\": [{\"name\": \"DB\", \"value\": \"short\"}]\n}"},
+        "httpHeaders": [{"name": "Authorization", "value": "short"}],
+        "command": ["curl", "-u", "user:short", "-p", "80"],
+        "items": [{"kind": "Secret", "data": {"a": "short"}}],
+    });
+    value(&mut object);
+    assert!(!object.to_string().contains("short"), "{object}");
+    assert_eq!(object["command"], json!(["curl", "-u", BLANK, "-p", "80"]));
 }
 
 /// What is kept of an object.
@@ -204,6 +236,20 @@ fn what_the_shipped_manifests_say_of_rights_and_ports_is_kept() {
         }
     }
     assert!(kinds > 10);
+}
+
+#[test]
+fn of_data_only_the_keys_of_plimsolls_configmaps_are_kept() {
+    let policy = "pods:\n  password: short\n";
+    let object = json!({
+        "data": {"policy.yaml": policy, "password": "short", "other.yaml": "short"},
+        "metadata": {"labels": {"api-token": "short", "app": "a"}},
+    });
+    let expected = json!({
+        "data": {"policy.yaml": policy.replace("short", BLANK)},
+        "metadata": {"labels": {"api-token": BLANK, "app": "a"}},
+    });
+    assert_eq!(kept_of(object), expected);
 }
 
 #[test]
