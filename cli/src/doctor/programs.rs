@@ -180,8 +180,8 @@ pub(crate) fn versions(facts: &Facts, found: &mut Findings) {
 
 /// The version of a pod by its image's tag; `None` if the image has no tag, or one that is no version.
 fn version_of_image(facts: &Facts, program: &str, pod: &str) -> Option<String> {
-    let mut pods = facts.pods_of(program).ok()?.into_iter();
-    let found = pods.find(|it| it.metadata.name == pod)?;
+    let pods = facts.pods_of(program).ok()?;
+    let found = pods.into_iter().find(|it| it.metadata.name == pod)?;
     let tag = of_pods(slice::from_ref(found)).pop()?.version;
     let version = tag.strip_prefix('v').unwrap_or(&tag);
     version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())

@@ -124,6 +124,10 @@ impl AffinityTerm {
         self.fields().iter().all(|field| field.key() == NAME && field.is_met_by(Some(name)))
     }
 
+    fn values(&self) -> usize {
+        self.labels().iter().chain(self.fields()).map(Requirement::values).sum()
+    }
+
     fn can_be_checked(&self) -> bool {
         self.labels().len() + self.fields().len() <= MAX_TERMS
             && self.labels().iter().chain(self.fields()).all(Requirement::is_known)
@@ -135,10 +139,9 @@ impl NodeRules {
     /// Whether all of them can be checked, in little time.
     pub fn can_be_checked(&self) -> bool {
         let terms = self.terms.as_deref().unwrap_or_default();
-        let requirements = terms.iter().flat_map(|term| term.labels().iter().chain(term.fields()));
         terms.len() <= MAX_TERMS
             && terms.iter().all(AffinityTerm::can_be_checked)
-            && requirements.map(Requirement::values).sum::<usize>() <= MAX_VALUES
+            && terms.iter().map(AffinityTerm::values).sum::<usize>() <= MAX_VALUES
             && self.tolerations.len() <= MAX_TOLERATIONS
     }
 

@@ -87,8 +87,8 @@ impl Leadership {
         self.remaining().map(|_| self.state.borrow().number)
     }
 
-    /// The holder of the Lease when it was last seen, which may be this process, and may be lost since; `None` if it was
-    /// free or is not known.
+    /// The holder of the Lease when it was last seen, which may be this process, and [lost](Holder::is_lost) since;
+    /// `None` if it was free or is not known.
     #[must_use]
     pub fn holder(&self) -> Option<Holder> {
         self.state.borrow().holder.clone()
