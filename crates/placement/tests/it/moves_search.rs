@@ -345,7 +345,9 @@ fn a_node_whose_pods_may_keep_a_pod_out_takes_none() {
     });
     world.node(1).residents[0].stays = Some(StayReason::Volume);
     assert!(world.run().proposal.is_some());
-    world.node(0).residents[0].needs.labelled.namespace = "shop".to_owned();
+    let labelled = &mut world.node(0).residents[0].needs.labelled;
+    labelled.namespace = "shop".to_owned();
+    labelled.labels = None;
     world.assert_none(&[(StayReason::Volume, 1)], "its labels are not known");
     world.node(0).residents[0].needs.labelled.labels = Some(Labels::new());
     assert!(world.run().proposal.is_some());

@@ -52,9 +52,9 @@ fn no_eviction_in_vain(env: &TestEnv) -> Result<()> {
 fn one_pod_of_a_gpu(env: &TestEnv) -> Result<()> {
     let node_name = "fake-001";
     let nodes = [FakeNode::with_gpus(node_name, &[8, 8, 8])];
-    let held = (0..3).flat_map(|gpu| {
-        let large = gpu(node_name, &format!("large-{gpu}"), 6);
-        [of_class(large, MIDDLE), gpu(node_name, &format!("small-{gpu}"), 2)]
+    let held = (0..3).flat_map(|index| {
+        let large = gpu(node_name, &format!("large-{index}"), 6);
+        [of_class(large, MIDDLE), gpu(node_name, &format!("small-{index}"), 2)]
     });
     let (on, left) = preempts(env, &nodes, &held.collect::<Vec<_>>(), 6)?;
     ensure!(on.as_deref() == Some(node_name), "high is on {on:?}");

@@ -39,7 +39,7 @@ pub(crate) const FACTS: &[Fact] = &[
 /// Pods of the first test: more than a node's GPUs, so that GPUs are shared.
 const PODS: usize = 12;
 /// All units of a GPU.
-const GPU: u64 = GPU_MIB / 1024;
+const WHOLE: u64 = GPU_MIB / 1024;
 /// The audit reports what two rounds in a row have found. A round is a minute.
 const AUDITS: Duration = Duration::from_secs(300);
 
@@ -60,7 +60,7 @@ fn late_plugins(env: &TestEnv) -> Result<()> {
         let _ = processes::signal(plugin, Signal::CONT);
     }
     without?;
-    units_are_offered(env, nodes.len() as u64 * u64::from(GPUS) * GPU)?;
+    units_are_offered(env, nodes.len() as u64 * u64::from(GPUS) * WHOLE)?;
     let pods = all_running(env, START)?;
     ensure!(processes_by_uid(&pods)? == before, "a pod or a process is another one");
     ensure!(pods.iter().all(|pod| restarts(pod) == 0), "a container was started again");
@@ -81,7 +81,7 @@ fn starts_again_on_its_gpu(env: &TestEnv, pod: &Pod) -> Result<()> {
 
 fn lost_checkpoint(env: &TestEnv) -> Result<()> {
     let host = &env.cluster()?.nodes()[1];
-    let wanted = gpu_pods("lost", host.gpus().len(), GPU - 1);
+    let wanted = gpu_pods("lost", host.gpus().len(), WHOLE - 1);
     let count = wanted.len();
     create_all(env, wanted.into_iter().map(|pod| on_node(host, pod)).collect())?;
     let before = processes_by_uid(&all_running(env, START)?)?;
@@ -116,7 +116,7 @@ fn lost_checkpoint(env: &TestEnv) -> Result<()> {
     let names: Vec<String> = list(env)?.iter().map(|pod| name(pod).to_owned()).collect();
     delete_all(env, names.iter().map(String::as_str))?;
     wait_for("the pods to be gone", START, || Ok(list(env)?.is_empty().then_some(())))?;
-    create_all(env, gpu_pods("next", count, GPU).into_iter().map(|p| on_node(host, p)).collect())?;
+    create_all(env, gpu_pods("next", count, WHOLE).into_iter().map(|p| on_node(host, p)).collect())?;
     all_running(env, START)?;
     audit_exactly(env, count)
 }
