@@ -116,7 +116,10 @@ fn lost_checkpoint(env: &TestEnv) -> Result<()> {
     let names: Vec<String> = list(env)?.iter().map(|pod| name(pod).to_owned()).collect();
     delete_all(env, names.iter().map(String::as_str))?;
     wait_for("the pods to be gone", START, || Ok(list(env)?.is_empty().then_some(())))?;
-    create_all(env, gpu_pods("next", count, WHOLE).into_iter().map(|p| on_node(host, p)).collect())?;
+    create_all(
+        env,
+        gpu_pods("next", count, WHOLE).into_iter().map(|p| on_node(host, p)).collect(),
+    )?;
     all_running(env, START)?;
     audit_exactly(env, count)
 }
