@@ -180,6 +180,9 @@ impl World {
     }
 }
 
+/// What a case changes.
+type Change<'c, T> = &'c dyn Fn(&mut T);
+
 #[test]
 fn where_no_node_has_two_whole_gpus_one_move_makes_them() {
     let mut world = World::of_two();
@@ -203,7 +206,7 @@ fn a_pod_that_may_not_be_moved_stays_and_is_told_why() {
     use StayReason::{Budget, Moved, NoController, Priority};
     let allowed = |allowed| vec![Covering { budget: 0, allowed }];
     let several = vec![Covering { budget: 0, allowed: 1 }, Covering { budget: 1, allowed: 1 }];
-    let cases: [(&str, &dyn Fn(&mut Resident), StayReason); 5] = [
+    let cases: [(&str, Change<'_, Resident>, StayReason); 5] = [
         ("object", &|pod: &mut Resident| pod.stays = Some(NoController), NoController),
         ("budget", &|pod: &mut Resident| pod.set_covering(allowed(0)), Budget),
         ("budgets", &|pod: &mut Resident| pod.set_covering(several.clone()), Budget),
@@ -235,7 +238,7 @@ fn a_pod_that_may_not_be_moved_stays_and_is_told_why() {
 fn a_successor_is_sent_to_no_node_that_takes_none() {
     let selector = |key: &str| Some(Requirements(vec![Requirement::is(key.into(), "web".into())]));
     let keeps_out = |key: &str| KeepsOut { namespaces: None, labels: selector(key) };
-    let cases: [(&str, bool, &dyn Fn(&mut ReadNode)); 6] = [
+    let cases: [(&str, bool, Change<'_, ReadNode>); 6] = [
         ("closed", false, &|node: &mut ReadNode| node.is_open = false),
         ("tainted", false, &|node: &mut ReadNode| node.traits.taints.push(NodeTaint::cordon())),
         ("full", false, &|node: &mut ReadNode| node.free.extend([(PODS.to_owned(), 0.0)])),
