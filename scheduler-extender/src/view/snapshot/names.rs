@@ -3,12 +3,12 @@
 //! Invariant: a node has one place from its first event until it is gone, and another node can have that place only
 //! afterwards. The names are one immutable value, built anew when a node joins or leaves.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
 
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use placement::units::NodeName;
 
 /// A node's number; from 1, so that a list of `Option<Place>` takes 4 bytes a node.
@@ -34,10 +34,13 @@ pub struct NodeNames {
     names: Vec<NodeName>,
     /// The places of the nodes, ascending.
     places: Vec<Place>,
-    /// By the name as a JSON string, as requests have it.
-    by_json: HashMap<Box<[u8]>, Place, RandomState>,
-    /// Bytes of all names as JSON strings.
-    json_bytes: usize,
+    /// All names as JSON strings by place, as requests have them, and the end offset of each. One after the other:
+    /// requests name nodes in nearly this order.
+    json: Vec<u8>,
+    ends: Vec<u32>,
+    /// The places by the hash of the JSON string.
+    by_json: HashTable<Place>,
+    hasher: RandomState,
     /// The rank of each name in the order of names, computed on first use.
     ranks: OnceLock<Box<[u32]>>,
 }
@@ -45,23 +48,33 @@ pub struct NodeNames {
 impl NodeNames {
     /// The names by place; `None` for a place that no node has. Of nodes with one name the first is found by it.
     pub fn new(names: impl IntoIterator<Item = Option<NodeName>>) -> Self {
-        let (names, none) = (names.into_iter(), NodeName::from(""));
+        let none = NodeName::from("");
         let mut all = Self::default();
-        all.by_json.reserve(names.size_hint().0);
         for name in names {
             let place = Place::new(all.names.len());
             all.names.push(none.clone());
-            let (Some(name), Some(place)) = (name, place) else { continue };
-            let json = json(name.as_str());
-            let length = json.len();
-            if let Entry::Vacant(entry) = all.by_json.entry(json.into()) {
-                entry.insert(place);
-                all.json_bytes += length;
-                all.places.push(place);
-                all.names[place.index()] = name;
+            if let (Some(name), Some(place)) = (name, place) {
+                all.insert(name, place);
             }
+            // `insert` adds no name beyond the largest offset.
+            all.ends.push(u32::try_from(all.json.len()).unwrap_or(u32::MAX));
         }
         all
+    }
+
+    /// Gives a node the last place, unless its name has one.
+    fn insert(&mut self, name: NodeName, place: Place) {
+        let json = json(name.as_str());
+        let is_in = u32::try_from(self.json.len() + json.len()).is_ok();
+        if !is_in || self.place_of_json(&json).is_some() {
+            return;
+        }
+        self.json.extend_from_slice(&json);
+        let Self { json: all, ends, by_json, hasher, .. } = self;
+        let hash_of = |place: &Place| hasher.hash_one(json_at(all, ends, *place));
+        by_json.insert_unique(hasher.hash_one(&*json), place, hash_of);
+        self.places.push(place);
+        self.names[place.index()] = name;
     }
 
     /// How many there are.
@@ -76,10 +89,10 @@ impl NodeNames {
 
     /// Bytes that it takes, without the names themselves, which are shared.
     pub fn bytes(&self) -> usize {
-        // A name's place and rank, and its entry with a byte of the table.
-        let each = size_of::<NodeName>() + 2 * size_of::<u32>();
-        let entry = size_of::<(Box<[u8]>, Place)>() + 1;
-        self.names.len() * each + self.by_json.capacity() * entry + self.json_bytes
+        // A name's place, end and rank, and its entry with a byte of the table.
+        let each = size_of::<NodeName>() + 3 * size_of::<u32>();
+        let entry = size_of::<Place>() + 1;
+        self.names.len() * each + self.by_json.capacity() * entry + self.json.len()
     }
 
     /// The places of all nodes, ascending.
@@ -99,7 +112,8 @@ impl NodeNames {
 
     /// As [`NodeNames::place`], by the name as a JSON string with the necessary escapes only.
     pub fn place_of_json(&self, json: &[u8]) -> Option<Place> {
-        self.by_json.get(json).copied()
+        let is_it = |place: &Place| json_at(&self.json, &self.ends, *place) == json;
+        self.by_json.find(self.hasher.hash_one(json), is_it).copied()
     }
 
     /// The name of the node at a place.
@@ -122,6 +136,13 @@ impl NodeNames {
         }
         ranks
     }
+}
+
+/// The name of a place as a JSON string. The last place has no end until it is filled.
+fn json_at<'j>(all: &'j [u8], ends: &[u32], place: Place) -> &'j [u8] {
+    let begin = place.index().checked_sub(1).map_or(0, |before| ends[before] as usize);
+    let end = ends.get(place.index()).map_or(all.len(), |end| *end as usize);
+    &all[begin..end]
 }
 
 fn json(name: &str) -> Vec<u8> {
