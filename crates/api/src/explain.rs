@@ -1,6 +1,7 @@
 //! `POST /explain`: the request for one pod, and the decision for each node with its inputs.
 
 use jiff::Timestamp;
+pub use placement::gpu::Basis;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -360,26 +361,6 @@ fn one() -> u32 {
 
 fn is_one(number: &u32) -> bool {
     *number == 1
-}
-
-/// Why a pod counts on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Basis {
-    /// The kubelet's records place it there.
-    Recorded,
-    /// Bind chose the GPU; the kubelet's records do not place the pod yet.
-    Chosen,
-    /// Its claim names the GPU, or did; the kubelet's records do not place the pod yet.
-    Claimed,
-    /// Its GPU is unknown: it counts on every GPU of the node.
-    UnknownPlace,
-    /// Its claim names another GPU, and nothing else is known of the pod: it counts on every GPU of the node.
-    UnprovenClaim,
-    /// It holds nothing yet: pods were evicted for it, and the GPU is kept for it.
-    Nominated,
-    /// Unmanaged: memory in use beyond what pods hold.
-    Unmanaged,
 }
 
 /// Whether a pod fits on a GPU.

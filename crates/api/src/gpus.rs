@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 
+pub use placement::gpu::Closed;
 use placement::names::limits;
 use placement::units::{GpuId, MiB, PodUid, Units};
 use schemars::JsonSchema;
@@ -88,29 +89,6 @@ pub struct Gpu {
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, u32>", extend("maxProperties" = MAX_PODS))]
     pub pods: BTreeMap<PodUid, Units>,
-}
-
-/// Why a GPU takes no new pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Closed {
-    /// The node's policy refuses containers, since the isolation that it requires cannot be enforced.
-    Isolation,
-    /// NVIDIA's CDI specification has no device of the GPU that a container could start with and use CUDA on.
-    Cdi,
-    /// The folder of the device plugin's own CDI specification cannot be written.
-    CdiFolder,
-    /// Its compute mode admits one process, or none: a container would start, and its program find no GPU.
-    ComputeMode,
-    /// CUDA opens no context on it: a container would start, and its program fail.
-    Context,
-    /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
-    Dra,
-    /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.
-    Plugin,
-    /// A reason of a newer writer.
-    #[serde(other)]
-    Other,
 }
 
 /// How a container is limited to its share of a GPU, from the weakest.

@@ -9,8 +9,8 @@ use api::gpus::{Gpus, GpusError, MAX_GPUS};
 use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
-    Choice, Claim, Closed, ContainerKind, ContainerRequest, Gpu, GpuIsolation, GpuRequest,
-    GpuShare, GpuUse, Isolation, MeasuredGpu, MeasuredMemory, Reservation,
+    Choice, Claim, ContainerKind, ContainerRequest, Gpu, GpuIsolation, GpuRequest, GpuShare,
+    GpuUse, Isolation, MeasuredGpu, MeasuredMemory, Reservation,
 };
 use placement::names::{Names, aliyun};
 use placement::units::Units;
@@ -44,7 +44,7 @@ fn read_gpu(gpu: api::gpus::Gpu, isolation_of_node: Option<Isolation>) -> Gpu {
         units: gpu.units,
         numa_node: gpu.numa_node,
         healthy: gpu.healthy,
-        closed: gpu.closed.map(closed),
+        closed: gpu.closed,
         isolation: GpuIsolation {
             strongest: gpu.isolation.map_or(isolation_of_node, enforced),
             minimum: isolation_of_node.unwrap_or_default(),
@@ -53,34 +53,6 @@ fn read_gpu(gpu: api::gpus::Gpu, isolation_of_node: Option<Isolation>) -> Gpu {
         },
         outside_mps: gpu.outside_mps,
         pods: gpu.pods,
-    }
-}
-
-fn closed(why: api::gpus::Closed) -> Closed {
-    match why {
-        api::gpus::Closed::Isolation => Closed::Isolation,
-        api::gpus::Closed::Cdi => Closed::Cdi,
-        api::gpus::Closed::CdiFolder => Closed::CdiFolder,
-        api::gpus::Closed::ComputeMode => Closed::ComputeMode,
-        api::gpus::Closed::Context => Closed::Context,
-        api::gpus::Closed::Dra => Closed::Dra,
-        api::gpus::Closed::Plugin => Closed::Plugin,
-        api::gpus::Closed::Other => Closed::Other,
-    }
-}
-
-/// The word of the annotation for why a GPU takes no new pods.
-#[must_use]
-pub fn wire_closed(why: Closed) -> api::gpus::Closed {
-    match why {
-        Closed::Isolation => api::gpus::Closed::Isolation,
-        Closed::Cdi => api::gpus::Closed::Cdi,
-        Closed::CdiFolder => api::gpus::Closed::CdiFolder,
-        Closed::ComputeMode => api::gpus::Closed::ComputeMode,
-        Closed::Context => api::gpus::Closed::Context,
-        Closed::Dra => api::gpus::Closed::Dra,
-        Closed::Plugin => api::gpus::Closed::Plugin,
-        Closed::Other => api::gpus::Closed::Other,
     }
 }
 

@@ -47,7 +47,7 @@ pub use config_map::{ConfigMapFacts, write_config_map};
 pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
 pub use event::{ConfigMapReference, EventKind, EventText, EventWriter, PodReference};
 pub use evict::{EvictOutcome, evict, try_evict};
-pub use gpu::{ClaimError, MAX_ANNOTATION_BYTES, claim_annotations, no_claim, wire_closed};
+pub use gpu::{ClaimError, MAX_ANNOTATION_BYTES, claim_annotations, no_claim};
 pub use lease::{Elector, Holder, Leadership, LeaseSettings};
 pub use meta::Annotations;
 pub use moves::{applicant, controller, read_node};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::{PodFacts, wire_closed};
+use cluster::PodFacts;
 use placement::gpu::Isolation;
 use placement::units::{GpuId, PodUid, Units};
 
@@ -43,7 +43,7 @@ pub(super) fn report(
             units: gpu.units,
             numa_node: gpu.numa_node,
             healthy: gpu.is_healthy(),
-            closed: closed.of(&gpu.uuid).map(wire_closed),
+            closed: closed.of(&gpu.uuid),
             isolation: strongest.map(|(isolation, _)| wire_isolation(isolation)),
             mps_clients: strongest.and_then(|(_, clients)| clients),
             outside_mps: Vec::new(),

@@ -1,11 +1,10 @@
 //! A decision as the JSON of `POST /explain`: for each node the verdict and the score, with all their inputs.
 
 use api::explain as out;
-use cluster::wire_closed;
 use placement::estimate::{Estimate, EstimateSource};
 use placement::gpu::fragmentation::Cost;
 use placement::gpu::{
-    Account, Basis, Charge, Choice, Fit, FreeGpu, GpuFit, NodeGpus, Rating, score_less_gpu_cost,
+    Account, Charge, Choice, Fit, FreeGpu, GpuFit, NodeGpus, Rating, score_less_gpu_cost,
 };
 use placement::load::{
     Evaluation, LimitCheck, LimitOutcome, LoadDecision, NodeCost, ReadingStatus, ResolvedMetric,
@@ -276,7 +275,7 @@ fn explain_gpu(account: &Account, gpu: &FreeGpu, fit: &GpuFit) -> out::Explained
             GpuFit::OtherSharing => out::GpuOutcome::OtherSharing,
             GpuFit::TooManyClients { .. } => out::GpuOutcome::TooManyClients,
         },
-        closed: gpu.closed.map(wire_closed),
+        closed: gpu.closed,
         charges: account.charges.iter().map(explain_charge).collect(),
     }
 }
@@ -286,24 +285,10 @@ fn indexes(choice: &Choice) -> Vec<u32> {
 }
 
 fn explain_charge(charge: &Charge) -> out::ExplainedCharge {
-    let basis = wire_basis(charge.basis);
     out::ExplainedCharge {
         pod: charge.pod.to_string(),
         units: charge.units.0,
         cores: charge.cores.0,
-        basis,
-    }
-}
-
-/// The word for why a pod counts on a GPU.
-pub(crate) fn wire_basis(basis: Basis) -> out::Basis {
-    match basis {
-        Basis::Recorded => out::Basis::Recorded,
-        Basis::Chosen => out::Basis::Chosen,
-        Basis::Claimed => out::Basis::Claimed,
-        Basis::UnknownPlace => out::Basis::UnknownPlace,
-        Basis::UnprovenClaim => out::Basis::UnprovenClaim,
-        Basis::Nominated => out::Basis::Nominated,
-        Basis::Unmanaged => out::Basis::Unmanaged,
+        basis: charge.basis,
     }
 }

@@ -22,7 +22,6 @@ pub use decided_pod::DecidedPod;
 pub use decision::Decision;
 pub use evaluator::{Evaluator, Verdicts};
 pub use explanation::explain;
-pub(crate) use explanation::wire_basis;
 pub use log::{DecisionLog, MAX_BYTES, MAX_PODS, Which};
 pub use nominated::NominatedPods;
 pub use over_limit_cause::OverLimitCause;

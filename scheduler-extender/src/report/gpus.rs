@@ -2,12 +2,10 @@
 
 use api::node::{AllGpus, Charge, ChargedGpu, NodeGpus, Sharing};
 use api::state::Replica;
-use cluster::wire_closed;
 use jiff::Timestamp;
 use placement::gpu::{self, Account, Basis, FreeGpu, Sharers};
 use placement::units::NodeName;
 
-use crate::decisions::wire_basis;
 use crate::view::{GpuMemory, View};
 
 /// The GPUs of all nodes that report some.
@@ -44,7 +42,7 @@ pub(super) fn node_gpus(
             memory: memory.as_ref().map_or(0, |memory| memory.memory.0),
             used: memory.and_then(|memory| memory.used).map(|used| used.0),
             healthy: gpu.healthy,
-            closed: gpu.closed.map(wire_closed),
+            closed: gpu.closed,
             sharing: wire_sharing(gpu),
             mps_clients: has_clients(gpu).then_some(gpu.clients),
             most_mps_clients: gpu.isolation.mps_clients,
@@ -95,7 +93,7 @@ fn charges(view: &View, account: &Account) -> Vec<Charge> {
                 index.name_of(&charge.pod)
             };
             let (units, cores) = (charge.units.0, charge.cores.0);
-            Charge { namespace, name, units, cores, basis: wire_basis(charge.basis) }
+            Charge { namespace, name, units, cores, basis: charge.basis }
         };
         account.charges.iter().map(wire).collect()
     })

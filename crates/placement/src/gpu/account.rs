@@ -1,5 +1,8 @@
 //! One GPU with what pods are charged on it, and why each charge counts there.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::free_gpu::Room;
 use super::{FreeGpu, GpuRequest, GpuShare, Sharers, Sharing};
 use crate::units::{Cores, PodUid, Units};
@@ -80,22 +83,22 @@ pub struct Charge {
 }
 
 /// Why a pod counts on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// The kubelet's records put it here.
+    /// The kubelet's records place it there.
     Recorded,
-    /// Bind has chosen this GPU since this process started.
+    /// Bind chose the GPU; the kubelet's records do not place the pod yet.
     Chosen,
-    /// Its claim names this GPU, and the kubelet's records do not place it yet.
+    /// Its claim names the GPU, or did; the kubelet's records do not place the pod yet.
     Claimed,
-    /// Its GPU is unknown, and the kubelet has admitted it or its claim names a GPU that the node does not report: it
-    /// counts on every GPU of the node.
+    /// Its GPU is unknown: it counts on every GPU of the node.
     UnknownPlace,
-    /// Its claim names another GPU, and nothing else is known of the pod. It counts on every GPU, since any user who
-    /// may edit the pod can write a claim.
+    /// Its claim names another GPU, and nothing else is known of the pod: it counts on every GPU of the node.
     UnprovenClaim,
-    /// It holds nothing yet: kube-scheduler has evicted pods for it, and the GPU is kept for it, except from pods of
-    /// higher priority.
+    /// It holds nothing yet: pods were evicted for it, and the GPU is kept for it.
     Nominated,
     /// Unmanaged: memory in use beyond what pods hold.
     Unmanaged,

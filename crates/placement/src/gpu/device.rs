@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::GpuIsolation;
 use crate::units::{GpuId, GpuModel, MiB, PodUid, Units};
 
@@ -32,23 +35,27 @@ pub struct Gpu {
     pub pods: BTreeMap<PodUid, Units>,
 }
 
-/// Why a GPU takes no new pods, by its node's report. Pods that are on it keep their units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Why a GPU takes no new pods.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Closed {
-    /// The isolation that the node's policy requires cannot be enforced, and the policy refuses containers without it.
+    /// The node's policy refuses containers, since the isolation that it requires cannot be enforced.
     Isolation,
     /// NVIDIA's CDI specification has no device of the GPU that a container could start with and use CUDA on.
     Cdi,
     /// The folder of the device plugin's own CDI specification cannot be written.
     CdiFolder,
-    /// Its compute mode admits one process, or none.
+    /// Its compute mode admits one process, or none: a container would start, and its program find no GPU.
     ComputeMode,
-    /// CUDA opens no context on it.
+    /// CUDA opens no context on it: a container would start, and its program fail.
     Context,
     /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
     Dra,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.
     Plugin,
-    /// A reason that only a newer version knows.
+    /// A reason of a newer writer.
+    #[serde(other)]
     Other,
 }
