@@ -45,6 +45,7 @@ pub(crate) fn closed(why: Closed) -> &'static str {
         Closed::ComputeMode => "closed: compute mode",
         Closed::Context => "closed: CUDA fails",
         Closed::Dra => "closed: DRA driver",
+        Closed::Claims => "ResourceClaims alone",
         Closed::Plugin => "closed: device plugin restarts",
         Closed::Other => "closed",
     }

@@ -183,6 +183,26 @@ impl Names {
         self.key("gpu-mem")
     }
 
+    /// Node label, the operator's: `claims` where the node's GPUs are given out by ResourceClaims and not by units.
+    pub fn gpu_mode(&self) -> String {
+        self.key("gpu-mode")
+    }
+
+    /// The device plugin's driver for ResourceClaims.
+    pub fn claims_driver(&self) -> String {
+        format!("gpu.{}", self.prefix)
+    }
+
+    /// The DeviceClass of shares of a GPU.
+    pub fn claims_class(&self) -> String {
+        format!("gpu-share.{}", self.prefix)
+    }
+
+    /// The kind of the device plugin's CDI devices of ResourceClaims.
+    pub fn claims_cdi_kind(&self) -> String {
+        format!("gpu.{}", self.key("claim"))
+    }
+
     /// Whether `key` lies in our own domain.
     pub fn owns(&self, key: &str) -> bool {
         let rest = key.strip_prefix(self.prefix.as_str());

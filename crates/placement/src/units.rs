@@ -173,6 +173,10 @@ name_type! {
     PodUid
 }
 name_type! {
+    /// The UID of a ResourceClaim.
+    ResourceClaimUid
+}
+name_type! {
     /// A GPU's UUID as NVML prints it, `GPU-…`. Indexes change across reboots, UUIDs do not.
     GpuId
 }

@@ -41,6 +41,7 @@ fn gpus() -> impl Strategy<Value = Gpus> {
         Just(Closed::ComputeMode),
         Just(Closed::Context),
         Just(Closed::Dra),
+        Just(Closed::Claims),
         Just(Closed::Plugin),
         Just(Closed::Other)
     ]);

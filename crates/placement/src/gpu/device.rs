@@ -53,6 +53,8 @@ pub enum Closed {
     Context,
     /// A driver of dynamic resource allocation (DRA) offers it as well, and kube-scheduler would give it out twice.
     Dra,
+    /// It is given out by ResourceClaims, or its last one has not ended.
+    Claims,
     /// The node's device plugin starts, ends or is gone: the kubelet would refuse a pod.
     Plugin,
     /// A reason of a newer writer.
