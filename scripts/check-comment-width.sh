@@ -5,7 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Columns are characters, not bytes.
 export LC_ALL=C.UTF-8
-generated=(':!crates/kubelet-api/src/podresources.rs' ':!crates/kubelet-api/src/v1beta1.rs')
+generated=()
+for module in dra_health dra_v1 dra_v1beta1 plugin_registration podresources v1beta1; do
+    generated+=(":!crates/kubelet-api/src/$module.rs")
+done
 wide=$(git ls-files -z -- '*.rs' "${generated[@]}" |
     xargs -0 grep -sHnE '^.{121,}' -- | grep -E '^[^:]+:[0-9]+:[[:space:]]*//' || true)
 if [ -n "$wide" ]; then

@@ -5,7 +5,7 @@ set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 product='^(scheduler-extender|annotator|node-exporter-plus|gpushare-device-plugin|cli|crates/[^/]+)/(src/|build\.rs)'
-generated='^crates/kubelet-api/src/(podresources|v1beta1)\.rs$'
+generated='^crates/kubelet-api/src/(dra_health|dra_v1|dra_v1beta1|plugin_registration|podresources|v1beta1)\.rs$'
 
 # Lines of Rust files, whose names are read, without empty lines and comments. With `product` as the first argument
 # without tests too: what follows `#[cfg(test)]` and is a module.

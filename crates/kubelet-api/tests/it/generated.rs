@@ -7,9 +7,13 @@ use std::fs;
 use std::path::Path;
 
 /// Each proto, the file that prost names after its package, and the module that holds it here.
-const PROTOS: [(&str, &str, &str); 2] = [
+const PROTOS: [(&str, &str, &str); 6] = [
     ("deviceplugin_v1beta1.proto", "v1beta1.rs", "src/v1beta1.rs"),
     ("podresources_v1.proto", "v1.rs", "src/podresources.rs"),
+    ("dra_v1.proto", "k8s.io.kubelet.pkg.apis.dra.v1.rs", "src/dra_v1.rs"),
+    ("dra_v1beta1.proto", "k8s.io.kubelet.pkg.apis.dra.v1beta1.rs", "src/dra_v1beta1.rs"),
+    ("dra_health_v1alpha1.proto", "v1alpha1.rs", "src/dra_health.rs"),
+    ("pluginregistration_v1.proto", "pluginregistration.rs", "src/plugin_registration.rs"),
 ];
 
 #[test]
