@@ -35,18 +35,54 @@ pub fn amount(text: &str) -> Option<f64> {
     amount.is_finite().then_some(amount)
 }
 
+/// Why a quantity is no number of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected bytes, as `4Gi` or `4096Mi`, from 0 to {max}, found `{0}`", max = u64::MAX)]
+pub struct BytesError(pub String);
+
+/// The bytes that `text` stands for. A part of a byte is rounded up to a whole one, as Kubernetes does; nothing else is
+/// rounded.
+///
+/// # Errors
+///
+/// The text, cut to 64 characters, where it is no quantity from 0 to 2^64 - 1.
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(placement::quantity::bytes("1.5Ki"), Ok(1536));
+/// assert_eq!(placement::quantity::bytes("1500m"), Ok(2));
+/// assert!(placement::quantity::bytes("-1").is_err());
+/// ```
+pub fn bytes(text: &str) -> Result<u64, BytesError> {
+    rounded_up(text).ok_or_else(|| BytesError(text.chars().take(64).collect()))
+}
+
+fn rounded_up(text: &str) -> Option<u64> {
+    if text.len() > MAX_AMOUNT {
+        return None;
+    }
+    let (digits, power) = scaled(text.strip_prefix('+').unwrap_or(text))?;
+    u64::try_from(shift_up(digits, power)?).ok()
+}
+
 fn exact(text: &str) -> Option<u32> {
+    let (digits, power) = scaled(text)?;
+    u32::try_from(shift(digits, power)?).ok()
+}
+
+/// The quantity, as a whole number and the power of ten that it is multiplied by.
+fn scaled(text: &str) -> Option<(u128, i32)> {
     let (number, suffix) = parts(text);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // With more digits the count does not fit in 32 bits, unless they are trailing zeros.
+    // With more digits the count does not fit in 64 bits, unless they are zeros at one end.
     if whole.len() + fraction.len() > 20 {
         return None;
     }
     let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
     let (factor, power) = scale(suffix)?;
     let decimals = i32::try_from(fraction.len()).ok()?;
-    let count = shift(digits.checked_mul(factor)?, power.checked_sub(decimals)?)?;
-    u32::try_from(count).ok()
+    Some((digits.checked_mul(factor)?, power.checked_sub(decimals)?))
 }
 
 /// The number, and the suffix after it.
@@ -84,6 +120,20 @@ fn shift(digits: u128, power: i32) -> Option<u128> {
         digits.checked_mul(ten)
     } else {
         digits.is_multiple_of(ten).then_some(digits / ten)
+    }
+}
+
+/// `digits · 10^power`, rounded up, where that fits.
+fn shift_up(digits: u128, power: i32) -> Option<u128> {
+    if digits == 0 {
+        return Some(0);
+    }
+    let ten = 10_u128.checked_pow(power.unsigned_abs());
+    if power >= 0 {
+        digits.checked_mul(ten?)
+    } else {
+        // Where the power of ten does not fit, it is larger than the digits.
+        Some(ten.map_or(1, |ten| digits.div_ceil(ten)))
     }
 }
 
@@ -186,6 +236,63 @@ mod tests {
         fn thousandths_are_read_as_they_are_written(thousandths in 0_u32..10_000_000) {
             let wanted = f64::from(thousandths) / 1000.0;
             prop_assert_eq!(amount(&format!("{thousandths}m")), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn bytes_are_exact_where_a_float_is_not() {
+        for (text, wanted) in [
+            ("0", 0),
+            ("0e99", 0),
+            ("+4Gi", 4 << 30),
+            ("9007199254740993", 9_007_199_254_740_993),
+            ("18446744073709551615", u64::MAX),
+            ("15.9375Ei", 15 * (1 << 60) + 15 * (1 << 56)),
+            ("1m", 1),
+            ("1n", 1),
+            ("1e-40", 1),
+            ("1001m", 2),
+            ("1.0000000001Gi", (1 << 30) + 1),
+        ] {
+            assert_eq!(bytes(text), Ok(wanted), "{text}");
+        }
+        for text in
+            ["", "-1", "+", ".", "Gi", "NaN", "1e99", "16Ei", "1 Gi", "1e99999999999", "4GiB"]
+        {
+            assert_eq!(bytes(text), Err(BytesError(text.to_owned())), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_read_as_they_are_written(
+            number in any::<u32>(),
+            (suffix, factor) in prop::sample::select(vec![
+                ("", 1), ("k", 1_000), ("e3", 1_000), ("Ki", 1 << 10), ("M", 1_000_000), ("Mi", 1 << 20),
+                ("G", 1_000_000_000), ("Gi", 1 << 30),
+            ]),
+            zeros in 0_usize..5,
+        ) {
+            let wanted = u64::from(number) * factor;
+            prop_assert_eq!(bytes(&format!("{number}{suffix}")), Ok(wanted));
+            prop_assert_eq!(bytes(&format!("{number}.{}{suffix}", "0".repeat(zeros))), Ok(wanted));
+        }
+
+        #[test]
+        fn bytes_are_the_least_whole_number_that_is_not_less(thousandths in any::<u64>()) {
+            prop_assert_eq!(bytes(&format!("{thousandths}m")), Ok(thousandths.div_ceil(1000)));
+        }
+
+        #[test]
+        fn bytes_agree_with_counts_and_amounts(text in "\\PC{0,80}|[0-9.eEmkKMGi+-]{0,12}") {
+            if let Ok(count) = count(&text) {
+                prop_assert_eq!(bytes(&text), Ok(u64::from(count)));
+            }
+            if let Ok(bytes) = bytes(&text) {
+                let amount = amount(&text);
+                let is_near = |amount: f64| (bytes as f64 - amount.ceil()).abs() <= 1.0 + amount * 1e-15;
+                prop_assert!(amount.is_some_and(is_near), "{bytes} {amount:?}");
+            }
         }
     }
 

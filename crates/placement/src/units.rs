@@ -85,6 +85,23 @@ impl Cores {
 #[serde(transparent)]
 pub struct MiB(pub u64);
 
+impl MiB {
+    /// The least that holds so many bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use placement::units::MiB;
+    ///
+    /// assert_eq!(MiB::holding(3 << 20), MiB(3));
+    /// assert_eq!(MiB::holding((3 << 20) + 1), MiB(4));
+    /// ```
+    #[must_use]
+    pub fn holding(bytes: u64) -> Self {
+        Self(bytes.div_ceil(1 << 20))
+    }
+}
+
 impl fmt::Display for MiB {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} MiB", self.0)
