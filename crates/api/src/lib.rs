@@ -10,6 +10,7 @@
 //! * [`gpus`]: node annotation `gpu-cards`.
 //! * [`cordoned`]: node annotation `cordoned-gpus`, a list and no JSON.
 //! * [`share`]: node annotation `gpu-share`.
+//! * [`share_config`]: parameters of ResourceClaims and DeviceClasses.
 //! * [`claim`]: pod annotation `gpu-claim`.
 //! * [`per_container`]: pod annotations `gpu-card-count`, `gpu-cores`, `gpu-processes` and `gpu-mem-limit`.
 //! * [`allocation`]: pod annotation `scheduler.framework.gpushare.allocation`.
@@ -49,6 +50,7 @@ pub mod policy_check;
 pub mod readings;
 pub mod shadow;
 pub mod share;
+pub mod share_config;
 pub mod state;
 pub mod stored;
 pub mod workloads;

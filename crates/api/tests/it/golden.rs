@@ -16,6 +16,7 @@ use api::policy_check::PolicyCheck;
 use api::readings::PolledReadings;
 use api::shadow::Shadow;
 use api::share::NodeShare;
+use api::share_config::ShareConfig;
 use api::state::State;
 use api::workloads::Workloads;
 
@@ -40,6 +41,14 @@ fn gpus() {
 fn share() {
     assert_eq!(values::share().to_json(), golden!("gpu-share"));
     assert_eq!(NodeShare::from_json(golden!("gpu-share")), Ok(values::share()));
+}
+
+#[test]
+fn share_config() {
+    let text = serde_json::to_string_pretty(&values::share_config()).unwrap();
+    assert_eq!(text, golden!("share-config"));
+    let read = ShareConfig::from_value(&serde_json::from_str(golden!("share-config")).unwrap());
+    assert_eq!(read, Ok(values::share_config()));
 }
 
 #[test]

@@ -9,10 +9,11 @@ use api::gpus::{Gpu, Gpus, GpusError, MAX_GPUS, MAX_NAME, MAX_PODS, MAX_TEXT};
 use api::pods::{self, NodePods, PodUse, PodsError};
 use api::readings::{MAX_CELLS, MAX_NODES, MetricColumn, PolledReadings, ReadingsError};
 use api::share::{self, NodeShare};
+use api::share_config::ShareConfig;
 use api::workloads::{Workload, Workloads, WorkloadsError};
 use placement::names::limits;
 use placement::reading::{Reading, ReadingError};
-use placement::units::{Cores, GpuId, PodUid, Ratio, Units};
+use placement::units::{Cores, GpuId, MiB, PodUid, Ratio, Units};
 
 use crate::values::{self, gpu, uuid};
 
@@ -134,6 +135,46 @@ fn an_error_repeats_little_of_the_text() {
     assert!(Claim::from_json(&text, 100).unwrap_err().to_string().len() <= 200);
     let text = format!(r#"[{{"uuid":0,"model":"{}"}}]"#, "c".repeat(5000));
     assert!(Gpus::from_json(&text).unwrap_err().to_string().len() <= 230);
+}
+
+#[test]
+fn a_fault_of_a_share_config_names_field_value_and_fix() {
+    let kind = r#""apiVersion":"plimsoll.dev/v1","kind":"ShareConfig""#;
+    let of = |fields: &str| format!("{{{kind},{fields}}}");
+    let long = format!("{:?}", "x".repeat(5000));
+    for (text, wanted) in [
+        (
+            "7".to_owned(),
+            "parameters: found 7: write an object with apiVersion `plimsoll.dev/v1` and",
+        ),
+        ("{}".to_owned(), "apiVersion: found nothing: write `plimsoll.dev/v1`"),
+        (
+            format!("{{{kind}}}").replace("v1", "v2"),
+            "apiVersion: found \"plimsoll.dev/v2\": write `p",
+        ),
+        (
+            format!("{{{kind}}}").replace("Share", "Gpu"),
+            "kind: found \"GpuConfig\": write `ShareConfig`",
+        ),
+        (of(r#""isolation":"Mps""#), "isolation: found \"Mps\": write `driver`, `mps` or `none`"),
+        (of(r#""isolation":null"#), "isolation: found nothing: write `driver`, `mps` or `none`"),
+        (
+            of(r#""memoryLimit":"6GB""#),
+            "memoryLimit: found \"6GB\": write bytes above 0, such as `6Gi`",
+        ),
+        (of(r#""memoryLimit":0"#), "memoryLimit: found 0: write bytes above 0"),
+        (of(r#""memoryLimit":-1"#), "memoryLimit: found -1: write bytes above 0"),
+        (of(&format!("{long}:{long}")), "xxx"),
+    ] {
+        let error = ShareConfig::from_value(&serde_json::from_str(&text).unwrap()).unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with(wanted) && error.len() < 220, "{error}");
+    }
+    for limit in ["1048577", "\"1025Ki\"", "\"2Mi\""] {
+        let text = of(&format!(r#""memoryLimit":{limit}"#));
+        let read = ShareConfig::from_value(&serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(read.memory_limit, Some(MiB(2)));
+    }
 }
 
 fn pods(pods: Vec<PodUse>) -> Result<NodePods, PodsError> {

@@ -12,6 +12,7 @@ use api::policy_check::{Fault, PolicyCheck};
 use api::readings::{MetricColumn, PolledReadings};
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{GpuShare, NodeShare};
+use api::share_config::ShareConfig;
 use api::workloads::{Distribution, Learned, Workload, Workloads};
 use jiff::Timestamp;
 use placement::units::{Cores, GpuId, MiB, PodUid, Units};
@@ -290,6 +291,16 @@ proptest! {
     #[test]
     fn a_share_is_read_back(share in share()) {
         prop_assert_eq!(NodeShare::from_json(&share.to_json()), Ok(share));
+    }
+
+    #[test]
+    fn a_share_config_is_read_back(
+        isolation in of(prop::sample::select(placement::gpu::Isolation::ALL.to_vec())),
+        memory_limit in of(1..=1_u64 << 43),
+    ) {
+        let config = ShareConfig { isolation, memory_limit: memory_limit.map(MiB) };
+        let value = serde_json::to_value(config).unwrap();
+        prop_assert_eq!(ShareConfig::from_value(&value), Ok(config));
     }
 
     #[test]

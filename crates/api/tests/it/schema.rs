@@ -31,6 +31,11 @@ fn share() {
 }
 
 #[test]
+fn share_config() {
+    is_fresh::<api::share_config::ShareConfig>("share-config");
+}
+
+#[test]
 fn claim() {
     is_fresh::<api::claim::Claim>("gpu-claim");
 }

@@ -17,6 +17,7 @@ use api::policy_check::{Fault, PolicyCheck};
 use api::readings::PolledReadings;
 use api::shadow::{Choice, Difference, Shadow, ShadowedPod};
 use api::share::{GpuShare, NodeShare};
+use api::share_config::ShareConfig;
 use api::workloads::{Workload, Workloads};
 use jiff::{SignedDuration, Timestamp};
 use placement::estimate::{Distribution, LearnedUse};
@@ -389,6 +390,13 @@ pub(crate) fn workloads() -> Workloads {
             Workload::new(&workload("CronJob", "report"), &cpu_only, 5.0, seen),
             Workload::new(&workload("Job", "ci@1b857ce1094faf2a"), &cpu_only, 9.0, seen),
         ],
+    }
+}
+
+pub(crate) fn share_config() -> ShareConfig {
+    ShareConfig {
+        isolation: Some(placement::gpu::Isolation::Driver),
+        memory_limit: Some(MiB(6144)),
     }
 }
 
