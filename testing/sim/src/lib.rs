@@ -54,7 +54,7 @@ pub use objects::failure::Failure;
 pub use objects::follow::{ObjectEvent, Objects};
 pub use objects::kind::{
     CONFIG_MAPS, DISRUPTION_BUDGETS, ENDPOINT_SLICES, EVENTS, KINDS, Kind, LEASES, NODE_METRICS,
-    NODES, PODS, RESOURCE_SLICES, WRITTEN_EVENTS,
+    NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, WRITTEN_EVENTS,
 };
 pub use proc_tree::{Load, ProcTree};
 

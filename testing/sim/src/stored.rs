@@ -344,6 +344,53 @@ pub fn device_slice() -> Value {
     })
 }
 
+/// A ResourceClaim with a share of a GPU and a device of another driver, as kube-scheduler writes it.
+#[must_use]
+pub fn resource_claim() -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata(Some("default"), &json!({})),
+        "spec": { "devices": {
+            "requests": [
+                { "name": "gpu", "exactly": {
+                    "deviceClassName": "gpu-share.plimsoll.dev", "allocationMode": "ExactCount", "count": 1,
+                    "capacity": { "requests": { "memory": "4Gi", "cores": "30" } },
+                    "selectors": [{ "cel": { "expression": "true" } }],
+                } },
+                { "name": "nic", "firstAvailable": [{ "name": "fast", "deviceClassName": "nic.example.com" }] },
+            ],
+            "config": [{ "requests": ["gpu"], "opaque": { "driver": "gpu.plimsoll.dev", "parameters": {
+                "apiVersion": "plimsoll.dev/v1", "kind": "ShareConfig", "memoryLimit": "6Gi",
+            } } }],
+        } },
+        "status": {
+            "reservedFor": [{ "resource": "pods", "name": "p", "uid": "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55" }],
+            "allocation": {
+                "allocationTimestamp": "2026-11-20T09:00:00Z",
+                "nodeSelector": { "nodeSelectorTerms": [{ "matchFields": [
+                    { "key": "metadata.name", "operator": "In", "values": ["a"] },
+                ] }] },
+                "devices": {
+                    "results": [
+                        {
+                            "request": "gpu", "driver": "gpu.plimsoll.dev", "pool": "a",
+                            "device": "gpu-aaaaaaaa-1111-2222-3333-444444444444",
+                            "shareID": "c3a1f2de-5b6c-4f7a-8f0e-1d2c3b4a5968",
+                            "consumedCapacity": { "memory": "4Gi", "cores": "30" },
+                        },
+                        { "request": "nic/fast", "driver": "nic.example.com", "pool": "a", "device": "eth1", "adminAccess": true },
+                    ],
+                    "config": [{ "source": "FromClaim", "requests": ["gpu"], "opaque": {
+                        "driver": "gpu.plimsoll.dev", "parameters": {
+                            "apiVersion": "plimsoll.dev/v1", "kind": "ShareConfig", "memoryLimit": "6Gi",
+                        },
+                    } }],
+                },
+            },
+            "devices": [],
+        },
+    })
+}
+
 /// A Lease that another process holds.
 #[must_use]
 pub fn lease() -> Value {

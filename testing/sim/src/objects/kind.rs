@@ -70,8 +70,16 @@ pub const RESOURCE_SLICES: Kind = Kind {
     namespaced: false,
 };
 
+/// ResourceClaims. Nothing allocates them, and no controller makes them of templates.
+pub const RESOURCE_CLAIMS: Kind = Kind {
+    api_version: "resource.k8s.io/v1",
+    plural: "resourceclaims",
+    name: "ResourceClaim",
+    namespaced: true,
+};
+
 /// Every kind served.
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 11] = [
     NODES,
     PODS,
     CONFIG_MAPS,
@@ -82,6 +90,7 @@ pub const KINDS: [Kind; 10] = [
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
     RESOURCE_SLICES,
+    RESOURCE_CLAIMS,
 ];
 
 impl Kind {
