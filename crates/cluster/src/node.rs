@@ -36,6 +36,16 @@ impl Node {
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.object.annotations.as_ref()?.get(key).map(String::as_str)
     }
+
+    /// The value of a label; `None` if it has none of this key.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.label(key)
+    }
+
+    /// Its UID; `None` where the object has none.
+    pub fn uid(&self) -> Option<&str> {
+        self.metadata.object.uid.as_deref().filter(|uid| !uid.is_empty())
+    }
 }
 
 core_resource!(Node, ClusterResourceScope, "Node", "nodes");

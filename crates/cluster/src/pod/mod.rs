@@ -72,9 +72,9 @@ struct Spec {
     /// Requests and limits of the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     resources: Resources,
-    /// Claims of dynamic resource allocation; only whether there are any is read.
+    /// Claims of dynamic resource allocation.
     #[serde(deserialize_with = "null_is_default")]
-    resource_claims: Vec<IgnoredAny>,
+    resource_claims: Vec<PodResourceClaim>,
     /// What the sandbox takes in addition to the containers, by the pod's RuntimeClass.
     #[serde(deserialize_with = "null_is_default")]
     overhead: Quantities,
@@ -82,6 +82,18 @@ struct Spec {
     tolerations: Vec<Toleration>,
     #[serde(deserialize_with = "null_is_default")]
     volumes: Vec<Volume>,
+}
+
+/// An entry of a pod's resource claims.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodResourceClaim {
+    /// The name within the pod.
+    #[serde(deserialize_with = "null_is_default")]
+    name: String,
+    /// The ResourceClaim; in a spec, none where it is made of a template.
+    #[serde(deserialize_with = "null_is_default")]
+    resource_claim_name: String,
 }
 
 /// Only whether it is one of a claim is read.
@@ -156,9 +168,11 @@ struct Status {
     init_container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "null_is_default")]
     ephemeral_container_statuses: Vec<ContainerStatus>,
-    /// The claim that kube-scheduler made for resources of containers that a DRA driver serves; only whether there is
-    /// one is read.
-    extended_resource_claim_status: Option<IgnoredAny>,
+    /// The claims that were made of templates, by the names of the spec's entries.
+    #[serde(deserialize_with = "null_is_default")]
+    resource_claim_statuses: Vec<PodResourceClaim>,
+    /// The claim that kube-scheduler made for resources of containers that a DRA driver serves.
+    extended_resource_claim_status: Option<PodResourceClaim>,
     /// What the kubelet has admitted for the pod as a whole.
     #[serde(deserialize_with = "null_is_default")]
     allocated_resources: Quantities,
@@ -412,6 +426,22 @@ impl Pod {
     pub fn has_resource_claims(&self) -> bool {
         let by_request = self.status.extended_resource_claim_status.is_some();
         by_request || !self.spec.resource_claims.is_empty()
+    }
+
+    /// The names of its ResourceClaims, which are in its namespace. One that is still to be made of a template is not
+    /// among them.
+    pub fn resource_claims(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for entry in &self.spec.resource_claims {
+            let made = self.status.resource_claim_statuses.iter().find(|it| it.name == entry.name);
+            let of_template = made.map_or("", |made| &made.resource_claim_name);
+            let own = entry.resource_claim_name.as_str();
+            names.push(if own.is_empty() { of_template } else { own });
+        }
+        let by_request = self.status.extended_resource_claim_status.as_ref();
+        names.extend(by_request.map(|made| made.resource_claim_name.as_str()));
+        names.retain(|name| !name.is_empty());
+        names
     }
 
     /// Whether it has volumes of claims, which kube-scheduler may have to bind before the pod.

@@ -46,6 +46,17 @@ fn a_node_that_says_nothing_is_unknown_rather_than_unready() {
     assert!(facts.gpus.is_none() && facts.exporter.is_none());
 }
 
+#[test]
+fn labels_and_the_uid_are_read_without_all_facts() {
+    let metadata =
+        json!({ "name": "n1", "uid": "u", "labels": { "plimsoll.dev/gpu-mode": "claims" } });
+    let node: Node = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+    assert_eq!(node.label(&Names::default().gpu_mode()), Some("claims"));
+    assert_eq!((node.label("other"), node.uid()), (None, Some("u")));
+    let node: Node = serde_json::from_value(json!({ "metadata": { "uid": "" } })).unwrap();
+    assert_eq!(node.uid(), None);
+}
+
 fn memory_beside(huge: &str) -> Option<f64> {
     let capacity = json!({ "memory": "16Gi", "hugepages-2Mi": huge, "hugepages-1Gi": "8Gi" });
     let node = json!({ "metadata": { "name": "n1" }, "status": { "capacity": capacity } });

@@ -458,6 +458,34 @@ fn containers_of_every_kind_that_were_started_have_their_ids() {
     assert!(serde_json::from_value::<cluster::Pod>(made).unwrap().has_resource_claims());
 }
 
+#[test]
+fn a_pods_resource_claims_are_named_once_they_are_made() {
+    let mut pod = json!({
+        "spec": {"resourceClaims": [
+            {"name": "own", "resourceClaimName": "one"},
+            {"name": "made", "resourceClaimTemplateName": "t"},
+            {"name": "waits", "resourceClaimTemplateName": "t"},
+            {"name": "needless", "resourceClaimTemplateName": "t"},
+        ]},
+        "status": {
+            "resourceClaimStatuses": [
+                {"name": "made", "resourceClaimName": "p-made-x2k4p"},
+                {"name": "needless", "resourceClaimName": null},
+                {"name": "own", "resourceClaimName": "forged"},
+            ],
+            "extendedResourceClaimStatus": {"resourceClaimName": "p-extended"},
+        },
+    });
+    let names = |pod: &Value| {
+        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        pod.resource_claims().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&pod), ["one", "p-made-x2k4p", "p-extended"]);
+    pod["status"] = Value::Null;
+    assert_eq!(names(&json!({"spec": pod["spec"]})), ["one"]);
+    assert!(names(&json!({"spec": {"resourceClaims": null}})).is_empty());
+}
+
 fn runs(containers: usize, statuses: &Value) -> Option<ContainerRuns> {
     let containers = vec![json!({ "name": "c" }); containers];
     let pod = json!({ "spec": { "containers": containers }, "status": { "containerStatuses": statuses } });
