@@ -10,6 +10,7 @@
 //! * [`PodFacts`], [`NodeFacts`]: the same in placement's types.
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
 //! * [`list_node_uses`]: what metrics-server reports of nodes.
+//! * [`get_resource_claim`], [`watch_resource_claims`]: which shares of devices are allocated to pods.
 //! * [`list_endpoints`]: where a Service's pods answer.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
@@ -35,6 +36,7 @@ mod patch;
 mod pod;
 mod preemption;
 mod quantity;
+mod resource_claim;
 mod resource_slice;
 mod taint;
 mod watch;
@@ -66,11 +68,15 @@ pub use pod::{
     Wait,
 };
 pub use preemption::{NodePods, Occupants, node_pods};
+pub use resource_claim::{
+    Allocated, DeviceResult, OpaqueConfig, ResourceClaim, ResourceClaimError, ResourceClaimFacts,
+    WatchedResourceClaim, get_resource_claim,
+};
 pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, has_device_slices};
 pub use taint::{NodeTaints, Taint, TaintEffect};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_device_slices,
-    watch_nodes, watch_pods, watch_service,
+    watch_nodes, watch_pods, watch_resource_claims, watch_service,
 };
 
 pub use kube::Client;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use placement::quantity::{QuantityError, amount, count};
+use placement::quantity::{BytesError, QuantityError, amount, bytes, count};
 use placement::resources::PerResource;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -27,6 +27,15 @@ impl Quantity {
             Self::Text(text) => count(text),
             Self::Number(number) => count(&number.to_string()),
             Self::Other(_) => Err(QuantityError("another type".to_owned())),
+        }
+    }
+
+    /// The quantity as bytes.
+    pub(crate) fn bytes(&self) -> Result<u64, BytesError> {
+        match self {
+            Self::Text(text) => bytes(text),
+            Self::Number(number) => bytes(&number.to_string()),
+            Self::Other(_) => Err(BytesError("another type".to_owned())),
         }
     }
 

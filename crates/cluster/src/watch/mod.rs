@@ -18,6 +18,7 @@ use placement::units::NodeName;
 use crate::config_map::{ConfigMap, ConfigMapFacts};
 use crate::endpoints::{EndpointSlice, of_service};
 use crate::object::Object;
+use crate::resource_claim::{ResourceClaim, WatchedResourceClaim};
 use crate::resource_slice::{DeviceSlice, NODE_FIELD, ResourceSlice};
 use crate::{Node, Pod, ServicePort, SliceFacts, call};
 use source::{Selection, SourceError, source};
@@ -154,6 +155,23 @@ pub fn watch_device_slices(
     follow(Api::all(client), selection, "resourceslices", health, |slice: ResourceSlice, _| {
         Some(slice.facts())
     })
+}
+
+/// Watches the ResourceClaims of all namespaces that have a device of `driver` or ask for one of the DeviceClass
+/// `class`, as [`watch_pods`] does pods. A change of another claim comes as well, since it may have had a device
+/// before; then nothing is allocated to it.
+pub fn watch_resource_claims(
+    client: Client,
+    driver: &str,
+    class: &str,
+    health: WatchHealth,
+) -> Events<WatchedResourceClaim> {
+    let (driver, class) = (driver.to_owned(), class.to_owned());
+    let select = move |claim: ResourceClaim, cause| {
+        let concerns = cause != WatchCause::Listed || claim.concerns(&driver, &class);
+        concerns.then(|| claim.watched(&driver))
+    };
+    follow(Api::all(client), Selection::default(), "resourceclaims", health, select)
 }
 
 fn follow<K, T>(

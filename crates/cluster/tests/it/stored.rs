@@ -9,7 +9,7 @@ use cluster::{
     Budgets, Client, Elector, Event, Events, LeaseSettings, PodReference, Scope, ServicePort,
     WatchHealth, applicant, get_pod, list_endpoints, list_node_uses, node_pods,
     objects_read_in_part, read_node, watch_config_map, watch_device_slices, watch_nodes,
-    watch_pods, watch_service,
+    watch_pods, watch_resource_claims, watch_service,
 };
 use futures::StreamExt;
 use http::{Method, Request, Response};
@@ -117,6 +117,10 @@ async fn check_watches(of: fn(&Value) -> Vec<Value>) {
     .await;
     check(&of(&stored::device_slice()), |client, health| {
         watch_device_slices(client, "a".into(), health)
+    })
+    .await;
+    check(&of(&stored::resource_claim()), |client, health| {
+        watch_resource_claims(client, "gpu.plimsoll.dev", "gpu-share.plimsoll.dev", health)
     })
     .await;
     let service = ServicePort::parse("default/exporters").unwrap();
