@@ -11,6 +11,7 @@
 //! * [`watch_pods`], [`watch_nodes`], [`watch_service`]: an endless stream of whole lists and single changes.
 //! * [`list_node_uses`]: what metrics-server reports of nodes.
 //! * [`get_resource_claim`], [`watch_resource_claims`]: which shares of devices are allocated to pods.
+//! * [`write_device_slice`]: the devices that a node offers.
 //! * [`list_endpoints`]: where a Service's pods answer.
 //! * [`Elector`], [`Leadership`]: which of several replicas may write.
 //! * [`bind()`], [`get_pod`] and the patches: every write that Plimsoll makes.
@@ -22,6 +23,7 @@ mod budget;
 mod call;
 mod client;
 mod config_map;
+mod device_offer;
 mod endpoints;
 mod event;
 mod evict;
@@ -46,6 +48,10 @@ pub use budget::Budgets;
 pub use call::CallError;
 pub use client::{ClientError, ServerPlace, client, client_and_place};
 pub use config_map::{ConfigMapFacts, write_config_map};
+pub use device_offer::{
+    DeviceAttribute, DeviceOffer, DeviceTaint, OfferedShare, delete_device_slice, slice_name,
+    write_device_slice,
+};
 pub use endpoints::{ServicePort, SliceFacts, list_endpoints};
 pub use event::{ConfigMapReference, EventKind, EventText, EventWriter, PodReference};
 pub use evict::{EvictOutcome, evict, try_evict};
@@ -72,7 +78,7 @@ pub use resource_claim::{
     Allocated, DeviceResult, OpaqueConfig, ResourceClaim, ResourceClaimError, ResourceClaimFacts,
     WatchedResourceClaim, get_resource_claim,
 };
-pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, has_device_slices};
+pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, SliceContent, has_device_slices};
 pub use taint::{NodeTaints, Taint, TaintEffect};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_device_slices,

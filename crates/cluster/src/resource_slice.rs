@@ -3,11 +3,13 @@
 //! Invariant: a device that cannot be read is left out, and breaks no other one and no list.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use kube::api::ListParams;
 use kube::core::Request;
 use kube::{Client, Resource};
+use placement::quantity::bytes;
 use placement::units::NodeName;
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,11 +61,24 @@ pub struct OfferedDevice {
     pub texts: BTreeSet<String>,
 }
 
+/// What a slice says of its devices, as a hash: without its generation, the times of taints and the spelling of
+/// quantities. To be compared within one process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SliceContent(u64);
+
 /// What a ResourceSlice says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSlice {
     /// The slice's name.
     pub name: String,
+    /// The driver, such as `gpu.nvidia.com`.
+    pub driver: String,
+    /// The driver's pool, usually the node's name.
+    pub pool: String,
+    /// The version of the pool; `None` where it cannot be read.
+    pub generation: Option<i64>,
+    /// All that it says of devices.
+    pub content: SliceContent,
     /// Its devices.
     pub devices: Vec<OfferedDevice>,
 }
@@ -84,7 +99,61 @@ impl ResourceSlice {
             }
             devices.push(OfferedDevice { name, texts });
         }
-        DeviceSlice { name: self.metadata.object.name.clone().unwrap_or_default(), devices }
+        DeviceSlice {
+            name: self.metadata.object.name.clone().unwrap_or_default(),
+            driver,
+            pool,
+            generation: self.spec["pool"]["generation"].as_i64(),
+            content: SliceContent::of(&self.spec),
+            devices,
+        }
+    }
+}
+
+/// The quantities of a device's capacity.
+const QUANTITIES: [&str; 5] = [
+    "/value",
+    "/requestPolicy/default",
+    "/requestPolicy/validRange/min",
+    "/requestPolicy/validRange/max",
+    "/requestPolicy/validRange/step",
+];
+
+impl SliceContent {
+    /// Of a slice's spec.
+    pub(crate) fn of(spec: &Value) -> Self {
+        let mut spec = spec.clone();
+        if let Some(Value::Object(pool)) = spec.get_mut("pool") {
+            pool.remove("generation");
+        }
+        // The API server leaves out what is empty.
+        if spec["devices"].as_array().is_some_and(Vec::is_empty)
+            && let Some(fields) = spec.as_object_mut()
+        {
+            fields.remove("devices");
+        }
+        let devices = spec.get_mut("devices").and_then(Value::as_array_mut);
+        devices.into_iter().flatten().for_each(settle);
+        let mut hasher = DefaultHasher::new();
+        spec.to_string().hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// Writes a device's quantities in one way, and takes out the times of its taints, which the API server sets.
+fn settle(device: &mut Value) {
+    let capacity = device.get_mut("capacity").and_then(Value::as_object_mut);
+    for (_, capacity) in capacity.into_iter().flatten() {
+        for place in QUANTITIES {
+            let Some(quantity) = capacity.pointer_mut(place) else { continue };
+            if let Some(Ok(bytes)) = quantity.as_str().map(bytes) {
+                *quantity = bytes.into();
+            }
+        }
+    }
+    let taints = device.get_mut("taints").and_then(Value::as_array_mut);
+    for taint in taints.into_iter().flatten().filter_map(Value::as_object_mut) {
+        taint.remove("timeAdded");
     }
 }
 

@@ -92,7 +92,8 @@ mod tests {
             name: name(driver, device),
             texts: texts.iter().map(|text| (*text).to_owned()).collect(),
         });
-        DeviceSlice { name: format!("node-1-{driver}"), devices: devices.collect() }
+        let name = format!("node-1-{driver}");
+        DeviceSlice { name, devices: devices.collect(), ..DeviceSlice::default() }
     }
 
     fn on(slices: &Slices, driver: &str, device: &str) -> Option<Vec<String>> {

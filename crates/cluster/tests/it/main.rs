@@ -5,6 +5,7 @@
 mod api;
 mod batch;
 mod claim;
+mod devices;
 mod events;
 mod moves;
 mod node_facts;
