@@ -5,6 +5,7 @@
 //! finding. A new target is an entry of [`TARGETS`] and a file in `fuzz_targets/`; a test compares the two.
 
 mod annotations;
+mod claims;
 mod exporter;
 mod extender;
 mod kernel;
@@ -134,10 +135,22 @@ pub static TARGETS: &[Target] = &[
         examples: annotations::readings,
     },
     Target {
+        name: "resource_claim",
+        body: claims::resource_claim,
+        files: &[],
+        examples: claims::resource_claims,
+    },
+    Target {
         name: "samples_file",
         body: exporter::samples,
         files: &[],
         examples: exporter::samples_files,
+    },
+    Target {
+        name: "share_config",
+        body: claims::share_config,
+        files: &["crates/api/tests/golden/share-config.json"],
+        examples: claims::share_configs,
     },
 ];
 
