@@ -60,6 +60,7 @@ impl Library {
             memory_mib: memory.as_ref().ok().map(|memory| memory.total / MIB),
             reserved_mib: memory.ok().map(|memory| memory.reserved.div_ceil(MIB)),
             numa_node: numa_node(&device),
+            pci_bus: pci_bus(&device),
             cuda_major: cuda_major(&device),
         })
     }
@@ -220,6 +221,11 @@ fn samples(device: &Device<'_>, since: SystemTime) -> Result<Option<Vec<Sample>>
 
 fn sample(of: &ProcessUtilizationSample) -> Sample {
     Sample { pid: of.pid, at: of.timestamp, sm_percent: of.sm_util }
+}
+
+fn pci_bus(device: &Device<'_>) -> Option<String> {
+    let pci = device.pci_info().ok()?;
+    Some(format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device))
 }
 
 fn numa_node(device: &Device<'_>) -> Option<u32> {
