@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{Scope, WatchHealth};
+use cluster::{DeviceSlice, Scope, WatchHealth};
 use daemon::{Condition, Context, Shutdown, Status};
 use nvml::{Library, Probe};
-use placement::units::{GpuId, MiB, PodUid};
+use placement::units::{MiB, PodUid};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -27,10 +27,10 @@ use crate::contexts::watch::ContextWatch;
 use crate::departure::{Departure, Phase};
 use crate::dra::watch::DraWatch;
 use crate::drain::{Drain, DrainPipe};
-use crate::gpus::closed::ClosedGpus;
+use crate::gpus::closed::{ByClaims, ClosedGpus};
 use crate::gpus::context::FailedContexts;
-use crate::gpus::cordoned;
 use crate::gpus::file::GpusFile;
+use crate::gpus::node_settings::{self, NodeSettings};
 use crate::gpus::offered::OfferedGpus;
 use crate::gpus::search::{GpuSearch, POLLS_PER_LOOK};
 use crate::gpus::sizing::Sizing;
@@ -56,6 +56,12 @@ use crate::records::SharedRecords;
 use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::report::Reporter;
+use crate::resource_claims::driver::Driver;
+use crate::resource_claims::files::ClaimFiles;
+use crate::resource_claims::mode::ModeWatch;
+use crate::resource_claims::offer::Publisher;
+use crate::resource_claims::service::Service as ClaimService;
+use crate::resource_claims::session::Session as ClaimSession;
 use crate::unhealthy_map::UnhealthyMap;
 
 /// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
@@ -144,19 +150,49 @@ impl Wiring {
         let prepare =
             prepare_gpus(&self.args, spec.clone(), checkpoint.clone(), pods.clone(), unit);
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
-        let (gpus, probe) = self.follow_gpus(prepare, indexes, self.follow_cordoned());
+        let settings = self.follow_settings();
+        let (gpus, probe) = self.follow_gpus(prepare, indexes, settings.clone());
         let limits = self.follow_limits(&probe, &checkpoint, &pods, &gpus);
         let processes = self.follow_processes(probe.clone(), pods.clone());
         self.follow_unhealthy_map(gpus.clone(), index_sender);
         let records = Arc::new(SharedRecords::default());
-        let offered = self.follow_dra(&gpus, &pods, &kubelet, &records);
+        let (offered, own_slices) = self.follow_dra(&gpus, &pods, &kubelet, &records);
+        let by_claims = self.follow_mode(settings.clone(), &records);
         let not_held = watch::Sender::new(None);
         let (failed, failed_contexts) = watch::channel(Arc::default());
-        let (isolation, closed) =
-            self.follow_nvidia(&gpus, offered, not_held.subscribe(), failed_contexts, spec.clone());
+        let (isolation, closed) = self.follow_nvidia(
+            &gpus,
+            offered,
+            by_claims.clone(),
+            not_held.subscribe(),
+            failed_contexts,
+            spec.clone(),
+        );
         health::publish(self.context.health(), self.args.response, &gpus, &closed, &isolation);
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
+        if self.args.claims {
+            let driver = Driver {
+                client: self.client.clone(),
+                node: self.args.node(),
+                name: self.args.names.names().claims_driver(),
+                gpus: gpus.clone(),
+                closed: closed.clone(),
+                isolation: isolation.clone(),
+                records: records.clone(),
+                lingering: lingering.clone(),
+                pods: pods.clone(),
+                kubelet: kubelet.clone(),
+                files: ClaimFiles {
+                    folder: self.host.cdi.clone(),
+                    kind: self.args.names.names().claims_cdi_kind(),
+                    mps: self.args.mps_dir.clone(),
+                },
+                recovered: watch::Sender::new(false),
+                metrics: self.metrics.clone(),
+            };
+            self.serve_claims(Arc::new(driver), settings, own_slices);
+        }
         let outside_mps = watch::Sender::default();
         let outside = outside_mps.subscribe();
         let contexts = self.args.context_probe_socket.clone().map(|socket| ContextWatch {
@@ -232,6 +268,7 @@ impl Wiring {
             admission,
             gpus,
             reachable,
+            by_claims,
             phase,
             metrics: self.metrics.clone(),
         };
@@ -298,23 +335,75 @@ impl Wiring {
         cache
     }
 
-    fn follow_cordoned(&self) -> watch::Receiver<Option<BTreeSet<GpuId>>> {
-        let (sender, cordoned) = watch::channel(None);
+    fn follow_settings(&self) -> watch::Receiver<Option<NodeSettings>> {
+        let (sender, settings) = watch::channel(None);
         let node = Scope::Node(self.args.node());
-        let key = self.args.names.names().cordoned_gpus();
+        let names = self.args.names.names();
         let health = WatchHealth::default();
         let events = cluster::watch_nodes(self.client.clone(), node, health, move |node| {
-            Some(cordoned::of(&node, &key))
+            Some(node_settings::of(&node, &names))
         });
-        self.spawn("cordoned-cards", |shutdown| cordoned::follow(events, sender, shutdown));
-        cordoned
+        self.spawn("node-settings", |shutdown| node_settings::follow(events, sender, shutdown));
+        settings
+    }
+
+    fn follow_mode(
+        &self,
+        settings: watch::Receiver<Option<NodeSettings>>,
+        records: &Arc<SharedRecords>,
+    ) -> watch::Receiver<Option<Arc<ByClaims>>> {
+        let (sender, by_claims) = watch::channel(None);
+        let watch = ModeWatch {
+            serves_claims: self.args.claims,
+            settings,
+            records: records.clone(),
+            by_claims: sender,
+        };
+        self.spawn("gpu-mode", |shutdown| watch.run(shutdown));
+        by_claims
+    }
+
+    /// Serves ResourceClaims.
+    fn serve_claims(
+        &self,
+        driver: Arc<Driver>,
+        settings: watch::Receiver<Option<NodeSettings>>,
+        slices: watch::Receiver<Option<Vec<DeviceSlice>>>,
+    ) {
+        let health = self.context.health();
+        let publisher = Publisher {
+            client: self.client.clone(),
+            node: self.args.node(),
+            names: self.args.names.names(),
+            gpus: driver.gpus.clone(),
+            closed: driver.closed.clone(),
+            support: driver.isolation.support.clone(),
+            settings,
+            records: driver.records.clone(),
+            slices,
+            condition: health.condition("claims-offered"),
+        };
+        let session = ClaimSession {
+            folder: self.host.plugins_registry.clone(),
+            service: ClaimService {
+                driver: driver.clone(),
+                gpus: driver.gpus.clone(),
+                closed: driver.closed.clone(),
+                registered: health.condition("claims-registered"),
+                end: self.end.clone(),
+            },
+        };
+        self.context.before_scrape(&self.metrics, driver.records.clone(), set_claims);
+        self.spawn("claims", |shutdown| driver.follow(shutdown));
+        self.spawn("claims-offered", |shutdown| publisher.run(shutdown));
+        self.spawn("claims-served", |shutdown| session.run(shutdown));
     }
 
     fn follow_gpus(
         &self,
         prepare: Prepare,
         unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
-        cordoned: watch::Receiver<Option<BTreeSet<GpuId>>>,
+        settings: watch::Receiver<Option<NodeSettings>>,
     ) -> (watch::Receiver<Arc<Gpus>>, watch::Receiver<OpenNvml>) {
         let found = self.context.health().gate("cards-found");
         let (sender, receiver) = watch::channel(Arc::default());
@@ -324,7 +413,7 @@ impl Wiring {
             sizing: sizing(&self.args),
             every: self.args.health_interval,
             ignored_xids: self.args.ignored_xids.clone(),
-            cordoned,
+            settings,
             unhealthy_indexes,
             prepare,
             file: GpusFile::new(self.host.state.clone()),
@@ -409,8 +498,10 @@ impl Wiring {
         pods: &Arc<PodCache>,
         kubelet: &PodResourcesClient,
         records: &Arc<SharedRecords>,
-    ) -> watch::Receiver<Option<Arc<OfferedGpus>>> {
+    ) -> (watch::Receiver<Option<Arc<OfferedGpus>>>, watch::Receiver<Option<Vec<DeviceSlice>>>)
+    {
         let (sender, offered) = watch::channel(None);
+        let (own_slices, own) = watch::channel(None);
         let watch = DraWatch {
             client: self.client.clone(),
             node: self.args.node(),
@@ -419,16 +510,19 @@ impl Wiring {
             kubelet: kubelet.clone(),
             records: records.clone(),
             offered: sender,
+            own_driver: self.args.names.names().claims_driver(),
+            own_slices,
             events: self.events.clone(),
         };
         self.spawn("dra", |shutdown| watch.run(shutdown));
-        offered
+        (offered, own)
     }
 
     fn follow_nvidia(
         &self,
         gpus: &watch::Receiver<Arc<Gpus>>,
         offered: watch::Receiver<Option<Arc<OfferedGpus>>>,
+        by_claims: watch::Receiver<Option<Arc<ByClaims>>>,
         not_held: watch::Receiver<Option<Missing>>,
         failed: watch::Receiver<Arc<FailedContexts>>,
         own: Option<Arc<SpecFile>>,
@@ -454,6 +548,7 @@ impl Wiring {
             support: sender,
             closed: close,
             offered,
+            by_claims,
             failed,
             gpus: gpus.clone(),
             events: self.events.clone(),
@@ -523,6 +618,15 @@ impl Wiring {
             let audits = audit.run(shutdown);
             tokio::join!(session, free, limits, downgrades, withheld, updates, reports, audits);
         });
+    }
+}
+
+fn set_claims(metrics: &Metrics, records: &Arc<SharedRecords>) {
+    let records = records.lock();
+    for (state, prepared) in [("prepared", true), ("ending", false)] {
+        let count =
+            records.resource_claims.iter().filter(|(_, claim)| claim.prepared == prepared).count();
+        metrics.claims.with([state]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::container::cdi::SpecFile;
 use crate::gpus::Gpus;
-use crate::gpus::closed::ClosedGpus;
+use crate::gpus::closed::{ByClaims, ClosedGpus};
 use crate::gpus::compute_mode::{BarredGpu, barred};
 use crate::gpus::context::{FailedContexts, FailedGpu, failed};
 use crate::gpus::offered::OfferedGpus;
@@ -53,6 +53,8 @@ pub(crate) struct SpecWatch {
     pub closed: watch::Sender<Arc<ClosedGpus>>,
     /// The GPUs that a DRA driver offers as well; `None` until that is known. Nothing is published before.
     pub offered: watch::Receiver<Option<Arc<OfferedGpus>>>,
+    /// The GPUs that ResourceClaims have for themselves.
+    pub by_claims: watch::Receiver<Option<Arc<ByClaims>>>,
     /// The GPUs on which CUDA opens no context.
     pub failed: watch::Receiver<Arc<FailedContexts>>,
     /// The GPUs that NVIDIA's specification must have.
@@ -112,7 +114,9 @@ impl SpecWatch {
         let mut reported_failed = Reported::none();
         let mut mode = ReportedMode::default();
         let mut folder = None;
-        if self.offered.wait_for(Option::is_some).await.is_err() {
+        if self.offered.wait_for(Option::is_some).await.is_err()
+            || self.by_claims.wait_for(Option::is_some).await.is_err()
+        {
             return;
         }
         loop {
@@ -138,6 +142,7 @@ impl SpecWatch {
                 changed = self.gpus.changed() => if changed.is_err() { return },
                 changed = self.offered.changed() => if changed.is_err() { return },
                 changed = self.not_held.changed() => if changed.is_err() { return },
+                changed = self.by_claims.changed() => if changed.is_err() { return },
                 // An error means no sender: no context is opened.
                 Ok(()) = self.failed.changed() => {}
                 () = sleep(EVERY) => {}
@@ -191,6 +196,7 @@ impl SpecWatch {
         for gpu in failed {
             closed.gpus.entry(gpu.uuid.clone()).or_insert(Closed::Context);
         }
+        closed.by_claims = self.by_claims.borrow_and_update().clone().unwrap_or_default();
         closed.offered = self.offered.borrow_and_update().clone().unwrap_or_default();
         closed.all = match (decided, folder) {
             (Err(_), _) => Some(Closed::Isolation),

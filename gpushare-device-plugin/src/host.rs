@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub struct HostPaths {
     /// The kubelet's folder for device plugins, with its `kubelet.sock` and its checkpoint.
     pub device_plugins: PathBuf,
+    /// The kubelet's folder in which plugins register, as drivers of ResourceClaims do.
+    pub plugins_registry: PathBuf,
     /// The socket of the kubelet's PodResources API.
     pub pod_resources: PathBuf,
     /// The folder of CDI specifications in which ours is written.
@@ -32,6 +34,7 @@ impl HostPaths {
     pub fn below(root: &Path) -> Self {
         Self {
             device_plugins: root.join("var/lib/kubelet/device-plugins"),
+            plugins_registry: root.join("var/lib/kubelet/plugins_registry"),
             pod_resources: root.join("var/lib/kubelet/pod-resources/kubelet.sock"),
             cdi: root.join("var/run/cdi"),
             cgroups: root.join("sys/fs/cgroup"),

@@ -25,6 +25,7 @@
 //! | [`admission`] | GetPreferredAllocation, Allocate, PreStartContainer |
 //! | [`audit`] | the periodic comparison of claims, the kubelet's records and processes |
 //! | [`kubelet`] | gRPC and registration |
+//! | [`resource_claims`] | the driver for ResourceClaims (DRA) |
 //! | [`health`] | what is well of the plugin, and what to do where it is not |
 //! | [`host`] | where the host's files are |
 //! | [`args`] | the flags |
@@ -56,4 +57,5 @@ pub mod pods;
 pub mod processes;
 pub mod records;
 pub(crate) mod report;
+pub(crate) mod resource_claims;
 pub(crate) mod unhealthy_map;

@@ -15,6 +15,10 @@ pub struct Metrics {
     /// Container starts by how the kubelet's record compares with the claim: `verified`, `unverifiable` without a
     /// record or a claim, `mismatch` where they contradict each other, and the start is refused.
     pub starts: Labelled<Counter, 1>,
+    /// ResourceClaims that were not prepared, by `PrepareError::label`.
+    pub claim_refusals: Labelled<Counter, 1>,
+    /// ResourceClaims that hold GPU memory: `prepared`, and `ending` while processes of theirs run.
+    pub claims: Labelled<Gauge, 1>,
     /// Pods that are on another GPU by the kubelet's record than by their claim.
     pub corrections: Counter,
     /// Containers of pods without a claim that were put on a GPU with room.
@@ -90,6 +94,16 @@ impl Metrics {
                 "plimsoll_gpu_starts_total",
                 ["result"],
                 "Container starts, by how the kubelet's record of the GPU compares with the claim",
+            ),
+            claim_refusals: registry.counters(
+                "plimsoll_gpu_resource_claim_refusals_total",
+                ["reason"],
+                "ResourceClaims that were not prepared, by reason",
+            ),
+            claims: registry.gauges(
+                "plimsoll_gpu_resource_claims",
+                ["state"],
+                "ResourceClaims that hold GPU memory: prepared, or ending while their processes run",
             ),
             corrections: registry.counter(
                 "plimsoll_gpu_corrections_total",

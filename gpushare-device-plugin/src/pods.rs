@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use cluster::{Deletion, Event, Events, PodFacts};
+use cluster::{Deletion, Event, Events, MpsConflict, PodFacts};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use placement::gpu::ContainerRequest;
@@ -156,6 +156,10 @@ pub struct NodePod {
     pub containers: Arc<BTreeMap<ContainerId, String>>,
     /// Whether it has resource claims (DRA), whose devices the kubelet keeps in other records.
     pub has_resource_claims: bool,
+    /// The names of its resource claims that exist.
+    pub resource_claims: Vec<String>,
+    /// Why a container of it cannot be a client of MPS, where it has resource claims.
+    pub mps_conflict: Option<MpsConflict>,
     /// Its deletion, once it has begun.
     pub deletion: Option<Deletion>,
     /// Whether its containers are being killed without a deletion: its kubelet ends it, or it is Failed while not all
@@ -182,6 +186,12 @@ impl NodePod {
             facts: Arc::new(facts),
             containers: Arc::new(containers),
             has_resource_claims: pod.has_resource_claims(),
+            mps_conflict: pod
+                .mps_conflicts()
+                .into_values()
+                .next()
+                .filter(|_| pod.has_resource_claims()),
+            resource_claims: pod.resource_claims().into_iter().map(str::to_owned).collect(),
             deletion: pod.deletion(),
             fails_at_start: pod.fails_at_start(names),
         }
@@ -195,6 +205,8 @@ impl From<PodFacts> for NodePod {
             facts: Arc::new(facts),
             containers: Arc::default(),
             has_resource_claims: false,
+            resource_claims: Vec::new(),
+            mps_conflict: None,
             deletion: None,
             is_killed: false,
             fails_at_start: false,

@@ -198,6 +198,16 @@ impl Names {
         format!("gpu-share.{}", self.prefix)
     }
 
+    /// The taint of a device, as DRA has them, whose GPU takes no new ResourceClaims.
+    pub fn closed_taint(&self) -> String {
+        self.key("closed")
+    }
+
+    /// The taint of a device whose GPU does not work, or is cordoned.
+    pub fn unhealthy_taint(&self) -> String {
+        self.key("unhealthy")
+    }
+
     /// The kind of the device plugin's CDI devices of ResourceClaims.
     pub fn claims_cdi_kind(&self) -> String {
         format!("gpu.{}", self.key("claim"))

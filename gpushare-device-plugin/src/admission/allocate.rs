@@ -16,7 +16,8 @@ use super::choose::{ChosenIds, claimed_gpus};
 use super::refusal::Refusal;
 use crate::gpus::ids::{DeviceId, Ids, first_few};
 use crate::gpus::{Gpu, Gpus, units_of};
-use crate::pods::container_requests;
+use crate::pods::{PodRef, container_requests};
+use crate::records::resource_claims::ClaimLedger;
 use crate::records::{GrantedPod, Records};
 
 /// The outcome of a GetPreferredAllocation. The kubelet admits one container at a time, so the next
@@ -85,6 +86,20 @@ pub(crate) fn decide(
             }
             Err(Refusal::NotChosen(first_few(ids)))
         }
+    }
+}
+
+/// The grant, unless a ResourceClaim was booked on one of its GPUs since they were chosen.
+///
+/// # Errors
+/// If one was.
+pub(crate) fn beside_no_claim(grant: Grant, claims: &ClaimLedger) -> Result<Grant, Refusal> {
+    match grant.gpus.iter().find(|gpu| claims.is_on(&gpu.uuid)) {
+        Some(gpu) => {
+            let pod = PodRef::of(&grant.facts);
+            Err(Refusal::OfClaims { pod, gpu: gpu.uuid.clone() })
+        }
+        None => Ok(grant),
     }
 }
 

@@ -12,8 +12,8 @@ use placement::units::GpuId;
 
 use super::identify::IdRequest;
 use super::refusal::Refusal;
+use crate::gpus::closed::ClosedGpus;
 use crate::gpus::ids::{DeviceId, Ids, first_few};
-use crate::gpus::offered::OfferedGpus;
 use crate::gpus::{Gpu, Gpus, units_of};
 use crate::pods::PodRef;
 use crate::records::IdsInUse;
@@ -54,8 +54,8 @@ pub(crate) struct IdSupply<'s> {
     pub available: &'s Ids,
     /// The ids in use, by the records.
     pub in_use: &'s IdsInUse,
-    /// The GPUs that a DRA driver offers as well.
-    pub offered: &'s OfferedGpus,
+    /// Those that take no new pods.
+    pub closed: &'s ClosedGpus,
 }
 
 /// Ids for `ask` on its claimed GPUs: those that must be included, then the lowest free slots.
@@ -98,8 +98,11 @@ impl IdSupply<'_> {
                 holder: held.pod.clone(),
             });
         }
-        if let Some(driver) = self.offered.driver_of(gpu).map(str::to_owned) {
+        if let Some(driver) = self.closed.offered.driver_of(gpu).map(str::to_owned) {
             return Err(Refusal::OfferedByDra { pod, gpu: gpu.clone(), driver });
+        }
+        if self.closed.by_claims.has(gpu) {
+            return Err(Refusal::OfClaims { pod, gpu: gpu.clone() });
         }
         if self.has_some_on(gpu, &in_use.exclusive) {
             return Err(Refusal::GpuTaken { pod, gpu: gpu.clone() });
@@ -195,8 +198,8 @@ mod tests {
         let gpus = gpus(&[(A, 4), (B, 4)]);
         let ask = container_requests(facts).next().unwrap();
         let id_request = IdRequest { size: ask.units.0 as usize, must_include: must.clone() };
-        let offered = OfferedGpus::default();
-        let supply = IdSupply { gpus: &gpus, available, in_use, offered: &offered };
+        let closed = ClosedGpus::default();
+        let supply = IdSupply { gpus: &gpus, available, in_use, closed: &closed };
         choose(facts, ask, &id_request, &supply).map(|choice| choice.ids)
     }
 

@@ -151,9 +151,9 @@ impl Admission {
             records.in_use_for(&facts.uid)
         };
         let gpus = self.sources.gpus();
-        let offered = self.sources.closed.borrow().offered.clone();
+        let closed = self.sources.closed.borrow().clone();
         let supply =
-            IdSupply { gpus: &gpus, available: &available, in_use: &in_use, offered: &offered };
+            IdSupply { gpus: &gpus, available: &available, in_use: &in_use, closed: &closed };
         choose(&facts, &ask, &id_request, &supply)
     }
 
@@ -348,6 +348,7 @@ impl Admission {
         *identified = preference.as_ref().and_then(|preference| preference.pod.clone());
         let mut records = self.sources.records();
         let granted = allocate::decide(ids, preference.as_ref(), &records, &gpus)
+            .and_then(|grant| allocate::beside_no_claim(grant, &records.resource_claims))
             .and_then(|grant| self.respond(grant));
         if let (Err(refusal), Some(preference)) = (&granted, &preference) {
             if let Some(pod) = &preference.pod {

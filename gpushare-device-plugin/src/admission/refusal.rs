@@ -131,6 +131,17 @@ pub enum Refusal {
         /// The driver.
         driver: String,
     },
+    /// ResourceClaims have the GPU for themselves.
+    #[error(
+        "pod {pod} claims GPU {gpu}, which ResourceClaims have for themselves, by the node's label gpu-mode or until the \
+         last of them has ended: create the pod again"
+    )]
+    OfClaims {
+        /// The pod being admitted.
+        pod: PodRef,
+        /// The GPU of its claim.
+        gpu: GpuId,
+    },
     /// The pod claims the GPU exclusively, and another pod is on it.
     #[error(
         "pod {pod} claims GPU {gpu} for itself (`exclusive`), where another pod (one that is still ending, or that \
@@ -242,7 +253,7 @@ impl Refusal {
     fn is_of_node(&self) -> bool {
         match self {
             Self::Unhealthy { .. } | Self::HeldElsewhere { .. } => true,
-            Self::OfferedByDra { .. } | Self::Unidentified(_) => true,
+            Self::OfferedByDra { .. } | Self::OfClaims { .. } | Self::Unidentified(_) => true,
             Self::Isolation { cause: IsolationError::NotKnown, .. } => true,
             Self::Limit { .. } => true,
             Self::Isolation { cause: IsolationError::Unavailable { missing, .. }, .. } => {
@@ -266,6 +277,7 @@ impl Refusal {
             Self::NotAlone { .. } => "not_alone",
             Self::HeldElsewhere { .. } => "held_elsewhere",
             Self::OfferedByDra { .. } => "offered_by_dra",
+            Self::OfClaims { .. } => "of_claims",
             Self::NoPodAsks { .. } => "no_pod_asks",
             Self::NotInApi { .. } => "not_in_api",
             Self::NoneClaimed { .. } => "unclaimed",
@@ -308,6 +320,7 @@ mod tests {
             Refusal::NotAlone { .. } => &["holds units", "create the pod again"],
             Refusal::HeldElsewhere { .. } => &["one device plugin", "create the pod again"],
             Refusal::OfferedByDra { .. } => &["let one of both", "create the pod again"],
+            Refusal::OfClaims { .. } => &["create the pod again"],
             Refusal::Ambiguous { .. } => &["create it again"],
             Refusal::Unidentified(_) => &["create the pod again once that works"],
             Refusal::Isolation { cause, .. } => match cause {
@@ -375,6 +388,7 @@ mod tests {
                 gpu: "GPU-a".into(),
                 driver: "gpu.nvidia.com".to_owned(),
             },
+            Refusal::OfClaims { pod: pod(), gpu: "GPU-a".into() },
             Refusal::Ambiguous { size: 3, pods: vec![pod()] },
             Refusal::NoneClaimed { size: 3, pods: vec![pod()] },
             Refusal::NotInApi { size: 3, pods: vec![pod()] },

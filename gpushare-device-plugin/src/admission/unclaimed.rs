@@ -85,7 +85,7 @@ pub fn place(facts: &PodFacts, gpu: &GpuPod, node: &NodeView<'_>) -> Result<Arc<
     let mut free: Vec<FreeGpu> = Vec::new();
     for gpu in node.gpus.iter() {
         let elsewhere = node.records.elsewhere().any(|held| held.gpu == gpu.uuid);
-        if !elsewhere {
+        if !elsewhere && !node.records.resource_claims.is_on(&gpu.uuid) {
             free.push(free_gpu(gpu, node, &other_pods));
         }
     }

@@ -20,7 +20,7 @@ use crate::isolation::limit::Limit;
 
 /// Value of `NVIDIA_VISIBLE_DEVICES` in a container that gets its GPU by CDI. NVIDIA's runtime then adds no
 /// devices itself.
-const VOID: &str = "void";
+pub(crate) const VOID: &str = "void";
 
 /// The largest number of different limits of one pod, far more than pods have. Runtimes read the file, and one pod must
 /// not make it large for the others.
@@ -148,19 +148,7 @@ impl SpecFile {
     }
 
     fn bring_up_to_date(&self, content: &Content) -> Result<(), CdiError> {
-        let text = self.spec(content).to_string();
-        let unchanged = fs::read_to_string(&self.path).is_ok_and(|old| old == text);
-        if unchanged { Ok(()) } else { self.replace(&text) }
-    }
-
-    fn replace(&self, text: &str) -> Result<(), CdiError> {
-        // A runtime reads *.json and *.yaml only.
-        let fresh = self.path.with_extension("tmp");
-        let directory = self.path.parent().map_or(Ok(()), fs::create_dir_all);
-        let written = directory
-            .and_then(|()| write_to_disk(&fresh, text))
-            .and_then(|()| fs::rename(&fresh, &self.path));
-        written.map_err(|cause| CdiError::Write { path: self.path.clone(), cause })
+        bring_up_to_date(&self.path, &self.spec(content).to_string())
     }
 
     fn spec(&self, content: &Content) -> Value {
@@ -175,6 +163,23 @@ impl SpecFile {
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Replaces a specification unless it has this text.
+///
+/// # Errors
+/// [`CdiError::Write`].
+pub(crate) fn bring_up_to_date(path: &Path, text: &str) -> Result<(), CdiError> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    // A runtime reads *.json and *.yaml only.
+    let fresh = path.with_extension("tmp");
+    let directory = path.parent().map_or(Ok(()), fs::create_dir_all);
+    let written = directory
+        .and_then(|()| write_to_disk(&fresh, text))
+        .and_then(|()| fs::rename(&fresh, path));
+    written.map_err(|cause| CdiError::Write { path: path.to_owned(), cause })
 }
 
 /// Writes the file, and waits until the disk has it: after a power loss a renamed file could be empty otherwise.

@@ -155,8 +155,7 @@ impl Responder {
     }
 
     /// The limit of a container on each of its GPUs, at most the memory of the smallest; `None` if its pod is
-    /// exclusive. `compute`: MPS also holds it to its part of the compute. Its limit of memory is then given to MPS as
-    /// well: a client's memory may be charged to the server's control group.
+    /// exclusive. `compute`: as for [`Limit::of`].
     fn limit(
         &self,
         share: ContainerShare<'_>,
@@ -172,13 +171,7 @@ impl Responder {
         let burst = self.memory_on_each(limit.unwrap_or(share.container), gpus);
         let limit = burst.max(request).min(memory);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores };
-        let mps = MpsLimit { gpus, limit, threads: threads.0 };
-        match isolation {
-            Isolation::None => None,
-            Isolation::Driver if compute => Some(Limit::DriverAndMps(mps)),
-            Isolation::Driver => Some(Limit::Driver { limit }),
-            Isolation::Mps => Some(Limit::Mps(mps)),
-        }
+        Limit::of(isolation, compute, MpsLimit { gpus, limit, threads: threads.0 })
     }
 
     /// The memory of these units on each of so many GPUs.

@@ -16,6 +16,8 @@ const MAX_KNOWN: usize = 4096;
 /// The node's slices.
 #[derive(Debug, Default)]
 pub(crate) struct Slices {
+    /// This plugin's own driver.
+    own: String,
     now: BTreeMap<String, DeviceSlice>,
     /// The attributes of all devices that a slice has shown.
     known: BTreeMap<DeviceName, BTreeSet<String>>,
@@ -23,6 +25,11 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
+    /// No slices yet. Those of the driver `own` are this plugin's.
+    pub(crate) fn new(own: &str) -> Self {
+        Self { own: own.to_owned(), ..Self::default() }
+    }
+
     /// Applies an event of the watch.
     pub(crate) fn apply(&mut self, event: Event<DeviceSlice>) {
         match event {
@@ -52,9 +59,15 @@ impl Slices {
         self.listed
     }
 
-    /// What the slices offer now.
+    /// What the slices of other drivers offer now.
     pub(crate) fn offered(&self) -> OfferedGpus {
-        OfferedGpus::of(self.devices())
+        OfferedGpus::of(self.devices().filter(|device| device.name.driver != self.own))
+    }
+
+    /// The slices of this plugin's driver.
+    pub(crate) fn own(&self) -> Vec<DeviceSlice> {
+        let own = self.now.values().filter(|slice| slice.driver == self.own);
+        own.cloned().collect()
     }
 
     fn devices(&self) -> impl Iterator<Item = &OfferedDevice> {

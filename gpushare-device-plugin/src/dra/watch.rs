@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{EventText, WatchHealth, has_device_slices, watch_device_slices};
+use cluster::{DeviceSlice, EventText, WatchHealth, has_device_slices, watch_device_slices};
 use futures::StreamExt;
 use placement::units::{GpuId, NodeName, PodUid};
 use tokio::sync::watch;
@@ -47,6 +47,10 @@ pub(crate) struct DraWatch {
     pub records: Arc<SharedRecords>,
     /// What the slices offer; `None` until that is known, for [`FIRST_LIST_TIMEOUT`] at most.
     pub offered: watch::Sender<Option<Arc<OfferedGpus>>>,
+    /// This plugin's own driver.
+    pub own_driver: String,
+    /// Where its slices are put, as the API server has them; `None` before the first list.
+    pub own_slices: watch::Sender<Option<Vec<DeviceSlice>>>,
     /// Writes events on the node.
     pub events: NodeEvents,
 }
@@ -89,7 +93,7 @@ impl DraWatch {
         self.wait_for_slices().await;
         self.pods.listed().await;
         self.gpus_found().await;
-        let mut slices = Slices::default();
+        let mut slices = Slices::new(&self.own_driver);
         let mut claimed = Claimed::default();
         let mut reported = ReportedOverlap::default();
         let mut pods = self.pods.changes();
@@ -109,6 +113,12 @@ impl DraWatch {
             if !slices.is_listed() {
                 continue;
             }
+            let own = Some(slices.own());
+            self.own_slices.send_if_modified(|known| {
+                let changed = *known != own;
+                *known = own;
+                changed
+            });
             let gpus = gpu_changes.borrow_and_update().clone();
             let has_asked = self.ask(&mut claimed).await;
             // Before the GPUs can open: what pods hold is known by then.
@@ -241,7 +251,12 @@ impl DraWatch {
                         }
                         None => Vec::new(),
                     };
-                    of_pod.gpus.extend(on.into_iter().map(|gpu| OtherPluginGpu {
+                    let to = if device.driver == self.own_driver {
+                        &mut of_pod.own
+                    } else {
+                        &mut of_pod.gpus
+                    };
+                    to.extend(on.into_iter().map(|gpu| OtherPluginGpu {
                         pod: uid.clone(),
                         container: container.clone(),
                         resource: device.driver.clone(),

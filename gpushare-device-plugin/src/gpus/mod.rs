@@ -1,7 +1,7 @@
 //! The GPUs of this node: their units, device ids and health.
 //!
 //! [`ids`] names units, [`sizing`] counts the units of a GPU, [`inventory`] turns NVML's answers into GPUs, [`watch`]
-//! polls NVML, [`cordoned`] follows which GPUs operators take out of use, [`search`] looks for a first GPU,
+//! polls NVML, [`node_settings`] follows what operators set on the Node, [`search`] looks for a first GPU,
 //! [`mod@file`] keeps the GPUs for a later process, [`closed`] are the GPUs that take no new pods, [`offered`] those
 //! that a DRA driver offers as well, [`compute_mode`] those whose mode keeps processes from them, and [`context`] those
 //! on which CUDA opens no context.
@@ -9,11 +9,11 @@
 pub mod closed;
 pub(crate) mod compute_mode;
 pub(crate) mod context;
-pub(crate) mod cordoned;
 mod errors;
 pub(crate) mod file;
 pub mod ids;
 pub mod inventory;
+pub(crate) mod node_settings;
 pub mod offered;
 pub(crate) mod search;
 pub mod sizing;
@@ -53,6 +53,13 @@ pub enum Unhealthy {
     Listed,
 }
 
+impl Unhealthy {
+    /// Whether operators have taken the GPU out of use, which may work.
+    pub fn is_set_by_operators(self) -> bool {
+        matches!(self, Self::Cordoned | Self::Listed)
+    }
+}
+
 /// One GPU, as reported to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
@@ -66,10 +73,14 @@ pub struct Gpu {
     pub model: String,
     /// Memory that programs can have: the total less what the driver keeps for itself.
     pub memory: MiB,
-    /// Units that pods can request: whole units of `memory` less the reserve.
+    /// What is offered of `memory`: all but the reserve.
+    pub offered: MiB,
+    /// Units that pods can request: whole units of `offered`.
     pub units: Units,
     /// The NUMA node that the GPU is attached to; `None` if unknown.
     pub numa_node: Option<u32>,
+    /// Its place on the PCI bus, as `0000:07:00.0`; `None` if unknown.
+    pub pci_bus: Option<String>,
     /// Major number of its CUDA compute capability; `None` if unknown.
     pub cuda_major: Option<u32>,
     /// How many processes may use it for computing; `None` if unknown.

@@ -42,13 +42,14 @@ impl Sizing {
 
     /// The whole units of a GPU of this memory; `None` if a unit is 0 MiB.
     pub fn units(self, memory: MiB) -> Option<Units> {
-        let units = self.offered(memory).checked_div(self.unit.0)?;
+        let units = self.offered(memory).0.checked_div(self.unit.0)?;
         Some(Units(u32::try_from(units).unwrap_or(u32::MAX)))
     }
 
-    fn offered(self, memory: MiB) -> u64 {
+    /// What is offered of a GPU of this memory: all but the reserve.
+    pub fn offered(self, memory: MiB) -> MiB {
         let part = memory.0.saturating_mul(u64::from(self.reserve_percent)).div_ceil(100);
-        memory.0.saturating_sub(part.max(self.reserve_min.0))
+        MiB(memory.0.saturating_sub(part.max(self.reserve_min.0)))
     }
 
     /// Checks that the node has at most [`MAX_UNITS`] units.
@@ -65,7 +66,7 @@ impl Sizing {
 
     /// The smallest unit, in MiB, with which the GPUs have at most [`MAX_UNITS`].
     fn smallest_unit(self, gpus: &Gpus) -> u64 {
-        let offered: Vec<u64> = gpus.iter().map(|gpu| self.offered(gpu.memory)).collect();
+        let offered: Vec<u64> = gpus.iter().map(|gpu| gpu.offered.0).collect();
         let all: u64 = offered.iter().sum();
         let mut unit = all.div_ceil(MAX_UNITS + offered.len() as u64).max(1);
         while offered.iter().map(|memory| memory / unit).sum::<u64>() > MAX_UNITS {

@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::errors::{ErrorWatches, GpuEvent};
 use super::file::GpusFile;
 use super::inventory::Inventory;
+use super::node_settings::NodeSettings;
 use super::search::has_nvidia_controller;
 use super::sizing::Sizing;
 use super::{Gpu, Gpus, Open, Unhealthy};
@@ -36,7 +37,7 @@ const GIVE_UP_AFTER: u32 = 30;
 /// container again at once, and does not count it as one that crashes in a loop.
 const GIVE_UP_WITHOUT_NVML_AFTER: u32 = 90;
 /// Time for the API server to say which GPUs are cordoned.
-const CORDONED_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const SETTINGS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one poll of all GPUs. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -56,8 +57,8 @@ pub(crate) struct GpuWatch {
     pub every: Duration,
     /// XIDs that do not make a GPU unhealthy, in addition to those that applications cause.
     pub ignored_xids: Vec<u64>,
-    /// GPUs that take no pods, from the Node's annotation; `None` until it is known.
-    pub cordoned: watch::Receiver<Option<BTreeSet<GpuId>>>,
+    /// What operators set on the Node; `None` until it is known.
+    pub settings: watch::Receiver<Option<NodeSettings>>,
     /// Indexes of GPUs that take no pods, from the ConfigMap.
     pub unhealthy_indexes: watch::Receiver<BTreeSet<u32>>,
     /// Called before each publication.
@@ -109,7 +110,7 @@ impl GpuWatch {
         let ignored = std::mem::take(&mut self.ignored_xids);
         let mut inventory =
             Inventory::new(self.sizing).ignoring(ignored).with_earlier(self.file.read());
-        self.wait_for_cordoned().await;
+        self.wait_for_settings().await;
         let mut has_worked = false;
         let mut failures = 0_u32;
         loop {
@@ -148,13 +149,13 @@ impl GpuWatch {
 
     /// No GPU is offered before it is known whether it is cordoned, unless the API server does not answer for long:
     /// containers that start again need their GPUs, and without it no new pods come.
-    async fn wait_for_cordoned(&mut self) {
-        if timeout(CORDONED_TIMEOUT, self.cordoned.wait_for(Option::is_some)).await.is_err() {
+    async fn wait_for_settings(&mut self) {
+        if timeout(SETTINGS_TIMEOUT, self.settings.wait_for(Option::is_some)).await.is_err() {
             tracing::warn!(
-                "the API server did not say within {CORDONED_TIMEOUT:?} which GPUs are cordoned: offering them all"
+                "the API server did not say within {SETTINGS_TIMEOUT:?} which GPUs are cordoned: offering them all"
             );
         }
-        self.cordoned.mark_changed();
+        self.settings.mark_changed();
     }
 
     async fn open_nvml(&self) -> Result<Arc<dyn Probe>, String> {
@@ -178,13 +179,13 @@ impl GpuWatch {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut indexes = self.unhealthy_indexes.clone();
         indexes.mark_changed();
-        let mut cordoned = self.cordoned.clone();
-        cordoned.mark_changed();
+        let mut settings = self.settings.clone();
+        settings.mark_changed();
         loop {
             tokio::select! {
                 biased;
-                Ok(()) = cordoned.changed() => {
-                    inventory.set_cordoned(cordoned.borrow_and_update().clone().unwrap_or_default());
+                Ok(()) = settings.changed() => {
+                    inventory.set_cordoned(settings.borrow_and_update().clone().unwrap_or_default().cordoned);
                 }
                 // An error means no sender: no ConfigMap is watched.
                 Ok(()) = indexes.changed() => inventory.set_unhealthy_indexes(indexes.borrow_and_update().clone()),
@@ -426,7 +427,7 @@ mod tests {
                 sizing: Sizing::of_unit(MiB(1024)),
                 every: Duration::from_millis(1),
                 ignored_xids: Vec::new(),
-                cordoned: watch::channel(Some(BTreeSet::new())).1,
+                settings: watch::channel(Some(NodeSettings::default())).1,
                 unhealthy_indexes: watch::channel(BTreeSet::new()).1,
                 prepare: Box::new(move |gpus| {
                     let healths = gpus.iter().map(|gpu| gpu.unhealthy).collect();

@@ -10,8 +10,10 @@ use std::str::FromStr;
 
 use cluster::{MPS_PIPES as PIPES_INSIDE, MPS_SHARED_MEMORY};
 use placement::units::MiB;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::Isolation;
 use super::support::{pipes, shared_memory};
 
 /// NVIDIA's container toolkit reads this from the container's OCI specification, in MiB, and has the driver limit the
@@ -32,7 +34,8 @@ const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const MAX_GPUS: u32 = 64;
 
 /// The limit of a container on each of its GPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Limit {
     /// Memory by the driver.
     Driver {
@@ -78,6 +81,20 @@ impl fmt::Display for MpsLimit {
     }
 }
 
+impl From<Limit> for String {
+    fn from(limit: Limit) -> Self {
+        limit.to_string()
+    }
+}
+
+impl TryFrom<String> for Limit {
+    type Error = NotALimit;
+
+    fn try_from(name: String) -> Result<Self, NotALimit> {
+        name.parse()
+    }
+}
+
 impl FromStr for Limit {
     type Err = NotALimit;
 
@@ -109,6 +126,17 @@ fn number<N: FromStr>(text: &str) -> Result<N, NotALimit> {
 }
 
 impl Limit {
+    /// The limit in this mode; `None` without one. `compute`: MPS also holds the container to its part of the compute.
+    /// Its limit of memory is then given to MPS as well: a client's memory may be charged to the server's control group.
+    pub fn of(isolation: Isolation, compute: bool, mps: MpsLimit) -> Option<Self> {
+        match isolation {
+            Isolation::None => None,
+            Isolation::Driver if compute => Some(Self::DriverAndMps(mps)),
+            Isolation::Driver => Some(Self::Driver { limit: mps.limit }),
+            Isolation::Mps => Some(Self::Mps(mps)),
+        }
+    }
+
     /// The memory of each GPU to which the driver holds the container; `None` if it does not.
     pub fn by_driver(self) -> Option<MiB> {
         match self {

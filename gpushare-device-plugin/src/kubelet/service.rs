@@ -14,6 +14,7 @@ use super::devices::DeviceList;
 use crate::admission::Admission;
 use crate::admission::breaker::Breaker;
 use crate::gpus::Gpus;
+use crate::gpus::closed::ByClaims;
 use kubelet_api::v1beta1::device_plugin_server::DevicePlugin;
 use kubelet_api::v1beta1::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
@@ -43,6 +44,8 @@ pub(crate) struct Service {
     pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Whether the API server can be reached: without it no new pod can be admitted.
     pub reachable: watch::Receiver<bool>,
+    /// The GPUs that ResourceClaims have for themselves.
+    pub by_claims: watch::Receiver<Option<Arc<ByClaims>>>,
     /// Counts streams.
     pub streams: watch::Sender<Streams>,
     /// Ends the streams.
@@ -73,6 +76,7 @@ struct Updates {
     admission: Arc<Admission>,
     gpus: watch::Receiver<Arc<Gpus>>,
     reachable: watch::Receiver<bool>,
+    by_claims: watch::Receiver<Option<Arc<ByClaims>>>,
     breaker: watch::Receiver<Breaker>,
     /// Changes of what containers hold, and of the pods of this node.
     records: watch::Receiver<()>,
@@ -84,14 +88,14 @@ struct Updates {
 
 impl Updates {
     fn of(service: &Service) -> Self {
-        let Service { admission, gpus, reachable, end, .. } = service.clone();
+        let Service { admission, gpus, reachable, by_claims, end, .. } = service.clone();
         let (records, pods) = admission.changes_of_holders();
         let breaker = admission.breaker();
         let mut resends = admission.resends();
         // A stream begins with the list.
         resends.mark_changed();
         let list = DeviceList::default();
-        Self { admission, gpus, reachable, breaker, records, pods, resends, end, list }
+        Self { admission, gpus, reachable, by_claims, breaker, records, pods, resends, end, list }
     }
 
     /// Waits until the device list must be sent again; `None` at the end of the session.
@@ -103,6 +107,7 @@ impl Updates {
                 changed = self.resends.changed() => changed.map(|()| true).ok()?,
                 changed = self.gpus.changed() => changed.map(|()| false).ok()?,
                 changed = self.reachable.changed() => changed.map(|()| false).ok()?,
+                changed = self.by_claims.changed() => changed.map(|()| false).ok()?,
                 changed = self.breaker.changed() => changed.map(|()| false).ok()?,
                 changed = self.records.changed() => changed.map(|()| false).ok()?,
                 changed = self.pods.changed() => changed.map(|()| false).ok()?,
@@ -110,8 +115,10 @@ impl Updates {
             let gpus = self.gpus.borrow_and_update().clone();
             let reachable = *self.reachable.borrow_and_update();
             let offer = self.breaker.borrow_and_update().offer();
+            let by_claims = self.by_claims.borrow_and_update().as_ref().is_none_or(|by| by.all);
+            let takes_pods = reachable && !by_claims;
             let held = self.admission.held_ids();
-            if self.list.update(&gpus, &held, reachable, offer) || resend {
+            if self.list.update(&gpus, &held, takes_pods, offer) || resend {
                 return Some(self.list.devices());
             }
         }

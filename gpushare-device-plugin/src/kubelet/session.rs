@@ -26,6 +26,7 @@ use super::service::{OPTIONS, Service, Streams};
 use crate::admission::Admission;
 use crate::departure::Phase;
 use crate::gpus::Gpus;
+use crate::gpus::closed::ByClaims;
 use crate::metrics::Metrics;
 use kubelet_api::v1beta1::device_plugin_client::DevicePluginClient;
 use kubelet_api::v1beta1::device_plugin_server::DevicePluginServer;
@@ -68,6 +69,8 @@ pub(crate) struct Plugin {
     pub gpus: watch::Receiver<Arc<Gpus>>,
     /// Whether the API server can be reached.
     pub reachable: watch::Receiver<bool>,
+    /// The GPUs that ResourceClaims have for themselves.
+    pub by_claims: watch::Receiver<Option<Arc<ByClaims>>>,
     /// Whether this plugin serves the kubelet.
     pub phase: watch::Sender<Phase>,
     /// Counts registrations.
@@ -222,6 +225,7 @@ impl Plugin {
             admission: self.admission.clone(),
             gpus: self.gpus.clone(),
             reachable: self.reachable.clone(),
+            by_claims: self.by_claims.clone(),
             streams,
             end: end.clone(),
         };

@@ -85,8 +85,11 @@ impl Lingering {
     pub fn update(&self) -> bool {
         let known: PodsByUid =
             self.pods.all().into_iter().map(|facts| (facts.uid.clone(), facts)).collect();
-        if !has_open(&self.records.lock(), &known) {
-            return false;
+        {
+            let records = self.records.lock();
+            if !has_open(&records, &known) && !records.resource_claims.has_unprepared() {
+                return false;
+            }
         }
         // Not under the lock: this reads about one file of the kernel for each pod.
         let groups = self.groups.read();
@@ -101,15 +104,17 @@ impl Lingering {
             };
             presence.insert(uid.clone(), present);
         }
-        let changed = records.set_presence(&presence);
+        let mut changed = records.set_presence(&presence);
+        changed |= records.resource_claims.remove_ended(|pod| may_have_processes(&groups, pod));
         let lingering = records.lingering().count();
+        let claims_linger = records.resource_claims.has_unprepared();
         self.metrics.lingering.set(i64::try_from(lingering).unwrap_or(i64::MAX));
         if changed {
             self.save(&mut records);
             drop(records);
             self.records.notify();
         }
-        lingering > 0
+        lingering > 0 || claims_linger
     }
 
     /// Updates until the shutdown: at each change of pods and records, and every [`PAUSE`] while a pod lingers.
@@ -148,6 +153,17 @@ fn has_open(records: &Records, known: &PodsByUid) -> bool {
 /// Whether a pod that exists holds ids by the kubelet's records.
 fn is_held(records: &Records, known: &PodsByUid, uid: &PodUid) -> bool {
     known.get(uid).is_some_and(|facts| !facts.finished && records.holds(facts))
+}
+
+/// Whether a pod may have a process, by its control group.
+fn may_have_processes(groups: &ReadOutcome, uid: &PodUid) -> bool {
+    match groups {
+        ReadOutcome::Pods(pods) => {
+            matches!(pods.get(uid.as_str()), PodGroup::Populated | PodGroup::Unknown)
+        }
+        ReadOutcome::Failed => true,
+        ReadOutcome::NoKubelet => false,
+    }
 }
 
 /// Whether a pod that is deleted or holds no ids by the kubelet's records is still there, by its control group.

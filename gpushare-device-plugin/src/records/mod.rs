@@ -37,6 +37,7 @@ pub mod checkpoint;
 mod held;
 mod pod_record;
 pub mod pod_resources;
+pub mod resource_claims;
 mod saved;
 mod uids;
 
@@ -44,15 +45,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::PodFacts;
-use placement::units::PodUid;
+use placement::units::{PodUid, ResourceClaimUid};
 use tokio::sync::watch;
 
 use crate::gpus::ids::{DeviceId, Ids};
+use crate::gpus::{Gpus, units_of};
 use crate::pods::{PodCache, PodRef};
 use checkpoint::{Checkpoint, HeldIds, OtherPluginGpu};
 pub use held::{HoldingContainer, IdsInUse};
 pub use pod_record::{GrantedPod, PodRecord, Presence, at_peak};
 use pod_resources::ListedPod;
+use resource_claims::{BookedClaim, ClaimLedger, NoRoom};
 pub use saved::SavedGrants;
 
 /// The records behind a lock, with a notification of changes.
@@ -89,15 +92,19 @@ pub struct Records {
     pods: HashMap<PodUid, PodRecord>,
     /// GPUs that pods hold through another plugin's resource.
     elsewhere: Vec<OtherPluginGpu>,
-    /// What pods hold by resource claims.
+    /// What pods hold by resource claims, as the kubelet has it.
     claimed: BTreeMap<PodUid, ClaimedGpus>,
+    /// What ResourceClaims of this plugin's own driver hold.
+    pub resource_claims: ClaimLedger,
 }
 
 /// What a pod holds by resource claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClaimedGpus {
-    /// Its GPUs. Of a device that may be on any GPU, every one of the node.
+    /// Its GPUs by drivers of others. Of a device that may be on any GPU, every one of the node.
     pub gpus: Vec<OtherPluginGpu>,
+    /// Its GPUs by this plugin's driver, for which [`Records::resource_claims`] counts.
+    pub own: Vec<OtherPluginGpu>,
     /// The containers of which it is known which GPUs these are.
     pub known: BTreeSet<String>,
 }
@@ -240,9 +247,34 @@ impl Records {
         &self.claimed
     }
 
-    /// GPUs that pods hold through another plugin's resource, and by resource claims, as last set.
+    /// GPUs that pods hold through another plugin's resource, and by resource claims of others' drivers, as last set.
     pub fn elsewhere(&self) -> impl Iterator<Item = &OtherPluginGpu> {
         self.elsewhere.iter().chain(self.claimed.values().flat_map(|claimed| &claimed.gpus))
+    }
+
+    /// Books a claim in place of its earlier entry, if there is room beside all else that the GPUs hold.
+    ///
+    /// # Errors
+    /// Which GPU has too little room, and who holds it.
+    pub fn book(
+        &mut self,
+        uid: &ResourceClaimUid,
+        claim: BookedClaim,
+        gpus: &Gpus,
+    ) -> Result<(), NoRoom> {
+        let held = units_of(&self.in_use(), gpus);
+        for gpu in claim.shares.iter().map(|share| &share.gpu) {
+            if let Some(units) = held.get(gpu).copied() {
+                return Err(NoRoom::Units { gpu: gpu.clone(), units });
+            }
+            if let Some(other) = self.elsewhere().find(|held| held.gpu == *gpu) {
+                let (pod, resource) = (other.pod.clone(), other.resource.clone());
+                return Err(NoRoom::Elsewhere { gpu: gpu.clone(), pod, resource });
+            }
+        }
+        self.resource_claims.check_room(uid, &claim.shares, gpus)?;
+        self.resource_claims.insert(uid.clone(), claim);
+        Ok(())
     }
 
     /// Prepares for an allocation by the kubelet: the container holds no ids now, and this pod is the one with its

@@ -5,12 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Records;
 use super::pod_record::PodRecord;
+use super::resource_claims::ClaimLedger;
 use crate::pods::PodRef;
 
-/// The pods that an earlier process saved.
+/// What an earlier process saved: pods that were granted ids, and ResourceClaims.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SavedGrants {
     pods: Vec<SavedPod>,
+    /// Files of earlier versions do not have them.
+    #[serde(default)]
+    resource_claims: ClaimLedger,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,7 +65,8 @@ impl Records {
             self.holders().map(|(uid, record)| SavedPod::of(uid, record)).collect();
         pods.sort_by(|one, other| one.uid.cmp(&other.uid));
         // Strings, numbers and booleans only: serialisation cannot fail.
-        serde_json::to_string(&SavedGrants { pods }).unwrap_or_default()
+        let resource_claims = self.resource_claims.clone();
+        serde_json::to_string(&SavedGrants { pods, resource_claims }).unwrap_or_default()
     }
 
     /// Adds the pods that an earlier process saved. Ids of an unknown form, from another version, are left out.
@@ -76,6 +81,11 @@ impl Records {
             record.peak = record.peak.max(pod.peak);
             record.exclusive |= pod.exclusive;
             record.chosen |= pod.chosen;
+        }
+        for (uid, claim) in saved.resource_claims.iter() {
+            if self.resource_claims.get(uid).is_none() {
+                self.resource_claims.insert(uid.clone(), claim.clone());
+            }
         }
         self.drop_ended();
     }

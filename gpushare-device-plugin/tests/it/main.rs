@@ -21,6 +21,7 @@ mod isolation;
 mod large_objects;
 mod lingering;
 mod processes;
+mod resource_claims;
 mod restarts;
 mod rig;
 mod start;

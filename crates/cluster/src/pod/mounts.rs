@@ -47,8 +47,8 @@ impl fmt::Display for MpsConflict {
 }
 
 impl Pod {
-    /// The containers with a conflict, by name.
-    pub(super) fn mps_conflicts(&self) -> BTreeMap<String, MpsConflict> {
+    /// The containers that cannot be clients of MPS, by name.
+    pub fn mps_conflicts(&self) -> BTreeMap<String, MpsConflict> {
         let mut conflicts = BTreeMap::new();
         for container in self.spec.init_containers.iter().chain(&self.spec.containers) {
             let of_pod = self.spec.host_ipc.then_some(MpsConflict::HostIpc);

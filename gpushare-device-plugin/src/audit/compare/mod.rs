@@ -123,7 +123,7 @@ impl Facts<'_> {
     }
 
     fn claimed_gpus(&self) -> impl Iterator<Item = &OtherPluginGpu> {
-        self.claimed.values().flat_map(|claimed| &claimed.gpus)
+        self.claimed.values().flat_map(|claimed| claimed.gpus.iter().chain(&claimed.own))
     }
 
     /// Whether it is known which GPUs the container holds by resource claims.

@@ -239,7 +239,12 @@ fn a_container_is_found_on_a_gpu_that_is_none_of_its_claims() {
     for (gpu, known, expected) in
         [(A, "main", &[][..]), (B, "main", &[Kind::ProcessElsewhere]), (A, "other", &[])]
     {
-        let claimed = ClaimedGpus { gpus: vec![whole("p", gpu)], known: [known.to_owned()].into() };
+        let containers = [known.to_owned()].into();
+        let claimed = ClaimedGpus {
+            gpus: vec![whole("p", gpu)],
+            known: containers,
+            ..ClaimedGpus::default()
+        };
         bench.claimed = [("p".into(), claimed)].into();
         assert_eq!(bench.kinds(), expected, "{gpu} {known}");
     }
@@ -251,7 +256,9 @@ fn a_container_is_found_on_a_gpu_that_is_none_of_its_claims() {
 fn a_gpu_that_is_held_by_a_resource_claim_and_by_units_is_found_where_it_is_known() {
     let mut bench = AuditBench::new();
     for (known, expected) in [("main", &[Kind::GpuHeldTwice][..]), ("other", &[])] {
-        let claimed = ClaimedGpus { gpus: vec![whole("q", A)], known: [known.to_owned()].into() };
+        let containers = [known.to_owned()].into();
+        let claimed =
+            ClaimedGpus { own: vec![whole("q", A)], known: containers, ..ClaimedGpus::default() };
         bench.claimed = [("q".into(), claimed)].into();
         assert_eq!(bench.kinds(), expected, "{known}");
     }
