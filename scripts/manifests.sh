@@ -20,6 +20,7 @@ render tests/rendered/mps-control-daemon.yaml --show-only templates/mps-control-
     --set mps.enabled=true,mps.exclusive=true,devicePlugin.env.PLIMSOLL_ISOLATION=mps
 render tests/rendered/unhealthy-gpus.yaml --show-only templates/unhealthy-gpus.yaml \
     --set devicePlugin.unhealthyConfigMaps=true
+render tests/rendered/claims.yaml --show-only templates/claims.yaml --set claims=true
 # As a rule file of Prometheus.
 render manifests/rules.yaml --show-only templates/monitoring.yaml --set monitoring.rules=true
 rules=$(sed -e '2,/^spec:$/d' -e 's/^  //' "$out/manifests/rules.yaml")

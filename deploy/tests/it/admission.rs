@@ -16,12 +16,13 @@ fn of_mode(mode: &str) -> Vec<Value> {
     kinds.iter().flat_map(|kind| Manifests::of_mode(mode).of_kind(kind)).collect()
 }
 
-/// Those of the mode that has all, and of `devicePlugin.unhealthyConfigMaps`.
+/// Those of the mode that has all, of `devicePlugin.unhealthyConfigMaps` and of `claims`.
 static ALL: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let mut all = of_mode("second");
     let unhealthy = Manifests::of_text(&read("tests/rendered/unhealthy-gpus.yaml"));
     for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
         all.extend(unhealthy.of_kind(kind));
+        all.extend(Manifests::of_claims().of_kind(kind));
     }
     all
 });
@@ -43,7 +44,7 @@ fn policy(name: &str) -> String {
 fn each_policy_refuses_and_is_bound_once_and_everywhere() {
     let bound: Vec<&Value> =
         ALL.iter().filter(|o| o["kind"] != "ValidatingAdmissionPolicy").collect();
-    assert_eq!((policies().count(), bound.len()), (15, 15));
+    assert_eq!((policies().count(), bound.len()), (17, 17));
     for policy in policies() {
         let name = &policy["metadata"]["name"];
         assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
@@ -150,6 +151,8 @@ fn each_policy_names_the_account_that_it_is_about_and_no_other() {
                 "device-plugin-pods",
                 "device-plugin-events",
                 "device-plugin-node-status",
+                "device-plugin-slices",
+                "device-plugin-resource-claims",
                 "unhealthy-gpus",
             ],
             &["gpushare-device-plugin"],

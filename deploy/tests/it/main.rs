@@ -7,6 +7,7 @@ mod admission;
 mod autoscalers;
 mod certificates;
 mod chart;
+mod claims;
 mod commands;
 mod descheduler;
 mod documents;

@@ -33,6 +33,9 @@ pub(crate) fn yaml(path: &str) -> Value {
 /// Objects that were rendered together.
 pub(crate) struct Manifests(Vec<Value>);
 
+/// Where what ResourceClaims need is kept, which no mode has by itself.
+const CLAIMS: &str = "tests/rendered/claims.yaml";
+
 impl Manifests {
     /// Those of a `scheduler.mode`, parsed once.
     pub(crate) fn of_mode(mode: &str) -> &'static Self {
@@ -46,6 +49,13 @@ impl Manifests {
     pub(crate) fn of_mps() -> &'static Self {
         static MPS_DAEMON: LazyLock<Manifests> = LazyLock::new(|| Manifests::of_text(&read(MPS)));
         &MPS_DAEMON
+    }
+
+    /// What ResourceClaims need beside the device plugin, in the mode `external`.
+    pub(crate) fn of_claims() -> &'static Self {
+        static CLAIMS_OBJECTS: LazyLock<Manifests> =
+            LazyLock::new(|| Manifests::of_text(&read(CLAIMS)));
+        &CLAIMS_OBJECTS
     }
 
     pub(crate) fn of_text(text: &str) -> Self {

@@ -12,6 +12,7 @@ use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -66,6 +67,7 @@ pub(crate) fn assert_known(manifests: &Manifests) {
                 ConfigMap,
                 DaemonSet,
                 Deployment,
+                DeviceClass,
                 FlowSchema,
                 MutatingAdmissionPolicy,
                 MutatingAdmissionPolicyBinding,
@@ -74,6 +76,7 @@ pub(crate) fn assert_known(manifests: &Manifests) {
                 PodDisruptionBudget,
                 PodTemplate,
                 PriorityClass,
+                ResourceClaimTemplate,
                 ResourceQuota,
                 Role,
                 RoleBinding,
@@ -95,6 +98,7 @@ fn every_field_is_one_that_kubernetes_knows() {
         assert_known(Manifests::of_mode(mode));
     }
     assert_known(Manifests::of_mps());
+    assert_known(Manifests::of_claims());
     let mut samples = vec!["descheduler/descheduler.yaml".to_owned()];
     samples.extend(crate::autoscalers::files().iter().map(|file| format!("autoscalers/{file}")));
     for sample in samples {

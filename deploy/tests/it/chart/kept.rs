@@ -29,7 +29,7 @@ fn rendered(folder: &Path) -> Vec<PathBuf> {
         found.push(folder.join(format!("manifests/{mode}/plimsoll.yaml")));
     }
     found.push(folder.join("manifests/rules.yaml"));
-    for part in ["mps-control-daemon", "unhealthy-gpus"] {
+    for part in ["claims", "mps-control-daemon", "unhealthy-gpus"] {
         found.push(folder.join(format!("tests/rendered/{part}.yaml")));
     }
     found

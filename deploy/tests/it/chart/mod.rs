@@ -3,6 +3,7 @@
 //!
 //! The tests that render are ignored: `make chart` runs them, with Helm and kustomize from `testing/e2e/go`.
 
+mod claims;
 mod files;
 mod kept;
 mod monitoring;

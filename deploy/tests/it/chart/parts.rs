@@ -136,6 +136,8 @@ fn values_mount_these_host_folders_and_no_other() {
     assert_eq!(
         found,
         [
+            "claims gpushare-device-plugin write /var/lib/kubelet/plugins/gpu.plimsoll.dev /var/lib/kubelet/plugins/gpu.plimsoll.dev -",
+            "claims gpushare-device-plugin write /var/lib/kubelet/plugins_registry /var/lib/kubelet/plugins_registry -",
             "exporter.hostFileSystems node-exporter-plus read / /host HostToContainer",
             "mps.enabled gpu-probe read /run/plimsoll-mps/pipe /run/nvidia-mps HostToContainer",
             "mps.enabled gpu-probe write /run/plimsoll-mps/shm /dev/shm HostToContainer",
@@ -148,7 +150,7 @@ fn values_mount_these_host_folders_and_no_other() {
 }
 
 /// The objects that values add, and those that they change, each as `KIND NAME`.
-fn changes(values: &[&str]) -> [Vec<String>; 2] {
+pub(super) fn changes(values: &[&str]) -> [Vec<String>; 2] {
     let before = chart_objects("HELM4", "plimsoll", &[]);
     let (mut added, mut changed) = (Vec::new(), Vec::new());
     for (key, object) in chart_objects("HELM4", "plimsoll", values) {

@@ -61,6 +61,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"exporter.port=70000"#, "port"),
         (r#"exporter.nodeSelector={}"#, "nodeSelector"),
         (r#"devicePlugin.kubeletDir="/var/lib/kubelet/""#, "kubeletDir"),
+        (r#"claims="yes""#, "claims"),
         (r#"mps.exclusive="auto""#, "exclusive"),
         (r#"podTemplates.extender={}"#, "extender"),
         (r#"podTemplates.annotator.labels={}"#, "labels"),
@@ -412,7 +413,7 @@ fn secrets_of_other_names_have_them_everywhere() {
 }
 
 /// The values of many components, of which each pair goes together.
-pub(super) const MANY: [&str; 24] = [
+pub(super) const MANY: [&str; 25] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
@@ -420,6 +421,7 @@ pub(super) const MANY: [&str; 24] = [
     "exporter.hostFileSystems=true",
     "exporter.tls=true",
     "mps.enabled=true",
+    "claims=true",
     "devicePlugin.processes=true",
     "devicePlugin.unhealthyConfigMaps=true",
     "gpuNodes.runtimeClassName=nvidia",
@@ -442,8 +444,16 @@ pub(super) const MANY: [&str; 24] = [
 /// What has the project's name in it and is no namespace: names of objects, taints and metrics, the domain of
 /// annotations, folders, images, and the label of all objects.
 fn is_no_namespace(word: &str) -> bool {
-    let starts =
-        ["plimsoll-", "plimsoll.dev", "/etc/plimsoll", "/etc/kubernetes/plimsoll", "/run/plimsoll"];
+    let starts = [
+        "plimsoll-",
+        "plimsoll.dev",
+        "gpu.plimsoll.dev",
+        "gpu-share.plimsoll.dev",
+        "/etc/plimsoll",
+        "/etc/kubernetes/plimsoll",
+        "/run/plimsoll",
+        "/var/lib/kubelet/plugins/gpu.plimsoll.dev",
+    ];
     starts.iter().any(|start| word.starts_with(start))
         || ["plimsoll_", "plimsoll:slo", "monitoring.md#plimsoll"]
             .iter()
@@ -533,7 +543,7 @@ fn other_names_are_in_programs_and_policies_alike() {
     for by in HELMS {
         for (key, object) in chart_objects(by, "plimsoll", &values) {
             let text = object.to_string();
-            let others = ["aliyun.com/gpu-mem", "plimsoll.dev/gpu"];
+            let others = ["aliyun.com/gpu-mem", "plimsoll.dev/gpu", "gpu.plimsoll.dev"];
             let other = others.iter().find(|other| text.contains(**other));
             // The texts of the policy tell of the defaults.
             assert!(key.ends_with("/policy") || other.is_none(), "{by}, {key} has {other:?}");
@@ -602,6 +612,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("devicePlugin.kubeletDir", r#""/var/lib/k0s/kubelet""#, &[]),
     ("devicePlugin.processes", "true", &[]),
     ("devicePlugin.unhealthyConfigMaps", "true", &[]),
+    ("claims", "true", &[]),
     ("mps.enabled", "true", &[]),
     ("mps.exclusive", "true", &[r#"devicePlugin.env={"PLIMSOLL_ISOLATION":"mps"}"#]),
     ("mps.image", r#""x""#, &[]),
