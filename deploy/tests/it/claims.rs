@@ -1,12 +1,19 @@
-//! What ResourceClaims need of the cluster: names, rights and policies.
+//! What ResourceClaims need of the cluster, and the sample and the document about them: names, rights and policies.
+
+use std::collections::BTreeSet;
 
 use placement::names::Names;
 use serde_json::{Value, json};
 
-use crate::manifests::{Manifests, strings};
+use crate::manifests::{Manifests, read, strings};
+use crate::repository;
 
 fn rule(resource: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": ["resource.k8s.io"], "resources": [resource], "verbs": verbs})
+}
+
+fn sample(kind: &str) -> Value {
+    Manifests::of_text(&read("samples/claims/share.yaml")).of_kind(kind).remove(0)
 }
 
 /// The expressions of a policy's validations.
@@ -90,4 +97,30 @@ fn the_class_is_of_every_gpu_of_the_driver_and_of_no_extended_resource() {
     let class = Manifests::of_claims().object("DeviceClass", &names.claims_class());
     let expression = format!("device.driver == '{}'", names.claims_driver());
     assert_eq!(class["spec"], json!({"selectors": [{"cel": {"expression": expression}}]}));
+}
+
+#[test]
+fn the_pods_of_the_sample_have_a_share_of_the_class_by_its_template() {
+    let template = sample("ResourceClaimTemplate");
+    let request = &template["spec"]["spec"]["devices"]["requests"][0];
+    assert_eq!(request["exactly"]["deviceClassName"], Names::default().claims_class());
+    let asked = request["exactly"]["capacity"]["requests"].as_object().expect("capacities");
+    let asked: BTreeSet<&str> = asked.keys().map(String::as_str).collect();
+    assert_eq!(asked, ["cores", "memory"].into());
+    let pod = sample("Deployment")["spec"]["template"]["spec"].clone();
+    let [claim] = &pod["resourceClaims"].as_array().expect("claims")[..] else { panic!("{pod}") };
+    assert_eq!(claim["resourceClaimTemplateName"], template["metadata"]["name"]);
+    let used = &pod["containers"][0]["resources"]["claims"];
+    assert_eq!(*used, json!([{"name": claim["name"]}]));
+}
+
+#[test]
+fn the_document_has_the_names_of_driver_class_label_and_sample() {
+    let document = repository::read("docs/claims.md");
+    let names = Names::default();
+    let mode = format!("{}=claims", names.gpu_mode());
+    let sample = "(../deploy/samples/claims/share.yaml)".to_owned();
+    for name in [names.claims_driver(), names.claims_class(), mode, sample] {
+        assert!(document.contains(&name), "{name}");
+    }
 }

@@ -13,7 +13,7 @@ fn document(name: &str) -> String {
 fn every_key_on_nodes_and_pods_is_documented() {
     let text = document("configuration.md");
     let names = Names::default();
-    let ours = [names.gpus(), names.share(), names.exporter(), names.claim()];
+    let ours = [names.gpus(), names.share(), names.exporter(), names.claim(), names.gpu_mode()];
     let theirs = [
         HOT_VALUE,
         names.gpu_resource(),

@@ -99,7 +99,8 @@ fn every_field_is_one_that_kubernetes_knows() {
     }
     assert_known(Manifests::of_mps());
     assert_known(Manifests::of_claims());
-    let mut samples = vec!["descheduler/descheduler.yaml".to_owned()];
+    let mut samples =
+        vec!["descheduler/descheduler.yaml".to_owned(), "claims/share.yaml".to_owned()];
     samples.extend(crate::autoscalers::files().iter().map(|file| format!("autoscalers/{file}")));
     for sample in samples {
         assert_known(&Manifests::of_text(&read(&format!("samples/{sample}"))));

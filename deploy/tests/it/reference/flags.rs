@@ -28,6 +28,7 @@ annotator prometheus-url [Prometheus](readings.md#prometheus-in-place-of-exporte
 annotator replicas-address [what workloads use](readings.md#what-workloads-use)
 annotator taint-hot-nodes [the taint](operations.md#taint-hot-nodes)
 gpushare-device-plugin audit-interval [the audit](gpu.md#the-audit)
+gpushare-device-plugin claims [shares by ResourceClaims](claims.md)
 gpushare-device-plugin context-probe-socket [GPUs that CUDA cannot use](gpu.md#gpus-that-cuda-cannot-use)
 gpushare-device-plugin health-interval [what pods use](gpu.md#what-pods-use)
 gpushare-device-plugin host-root [when a pod ends](gpu.md#when-a-pod-ends)
