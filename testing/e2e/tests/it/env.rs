@@ -26,6 +26,7 @@ use crate::support::counts::Counts;
 use crate::support::diagnostics;
 use crate::support::offers::offered;
 use crate::support::pods::{EVERY_GPU, GPU, processes_of, statuses};
+use crate::support::resource_claims;
 
 /// The namespace of the tests' pods.
 pub(crate) const NAMESPACE: &str = "plimsoll-e2e";
@@ -296,8 +297,8 @@ impl TestEnv {
         self.uninstalled.store(true, Ordering::Relaxed);
     }
 
-    /// Takes back what earlier tests may have left: pods, load, services that are held down, and nodes that are not
-    /// back yet.
+    /// Takes back what earlier tests may have left: pods, load, services that are held down, nodes that give out their
+    /// GPUs by claims, and those that are not back yet.
     fn reset(&self) -> Result<()> {
         for node in self.cluster.iter().flat_map(Cluster::nodes) {
             node.set_load(Load::IDLE)?;
@@ -305,7 +306,10 @@ impl TestEnv {
             ["containerd", "kubelet"].iter().for_each(|service| drop(node.release(service)));
         }
         self.delete_all_pods()?;
-        self.cluster.iter().try_for_each(|cluster| self.nodes_are_back(cluster))
+        self.cluster.iter().try_for_each(|cluster| {
+            resource_claims::forget(self, cluster)?;
+            self.nodes_are_back(cluster)
+        })
     }
 
     /// Waits until each node is ready, without a taint of Kubernetes, and offers the units of all its GPUs, where

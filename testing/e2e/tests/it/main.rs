@@ -85,6 +85,7 @@ fn all() -> Vec<Fact> {
         gpu::isolation::FACTS,
         gpu::quota::FACTS,
         gpu::units::FACTS,
+        gpu::resource_claims::FACTS,
         // Before a test restarts the annotator, which forgets what it has learned.
         load::learned::FACTS,
         load::many_nodes::FACTS,

@@ -604,7 +604,7 @@ fn with_condition(kind: &str, status: &str) -> Value {
 }
 
 /// A token of the device plugin's account, bound to its pod on this node.
-fn token(env: &TestEnv, node: Option<&str>) -> Result<String> {
+pub(crate) fn token(env: &TestEnv, node: Option<&str>) -> Result<String> {
     let pods = env.program_pods("gpushare-device-plugin")?;
     let mut words = vec!["-n", "plimsoll", "create", "token", "gpushare-device-plugin"];
     if let Some(node) = node {

@@ -266,7 +266,7 @@ fn in_kube_system(env: &TestEnv, words: &[&str]) -> Result<String> {
 /// The plugin follows ConfigMap and driver by events, and looks again every few seconds.
 pub(crate) const FOLLOWED: Duration = Duration::from_secs(180);
 /// A GPU that has failed recovers after three good readings.
-const RECOVERED: Duration = Duration::from_secs(300);
+pub(crate) const RECOVERED: Duration = Duration::from_secs(300);
 
 /// The GPUs that the node reports.
 pub(crate) fn reported_gpus(env: &TestEnv, host: &Node) -> Result<Vec<Value>> {

@@ -49,7 +49,7 @@ const END: Duration = Duration::from_secs(GRACE + 280);
 
 /// A process, told from a later one of the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Started {
+pub(crate) struct Started {
     pid: Pid,
     at: Option<u64>,
 }
@@ -93,7 +93,7 @@ fn without_kubelet(env: &TestEnv) -> Result<()> {
 }
 
 /// The pod that waits for the GPU.
-const NEXT: &str = "next-0";
+pub(crate) const NEXT: &str = "next-0";
 
 impl<'env> Stubborn<'env> {
     /// Fills all GPUs of a node, one of them with the pod that is to be deleted.
@@ -105,7 +105,7 @@ impl<'env> Stubborn<'env> {
         }
         let pods = all_running(env, START)?;
         let pod = pods.iter().find(|pod| name(pod) == "stubborn").context("the pod is gone")?;
-        let processes = container(pod)?;
+        let processes = started_of(pod)?;
         ensure!(!processes.is_empty(), "the pod has no process");
         let gpu = claim(pod)?["main"].keys().next().context("an empty claim")?.clone();
         Ok(Self { host, gpu, processes })
@@ -125,24 +125,24 @@ impl<'env> Stubborn<'env> {
 }
 
 /// A pod of a whole GPU that ends by SIGKILL only.
-fn stubborn(name: &str) -> Value {
+pub(crate) fn stubborn(name: &str) -> Value {
     let mut pod = pod(name, &[stubborn_container("main", GPU)]);
     pod["spec"]["terminationGracePeriodSeconds"] = json!(GRACE);
     pod
 }
 
 /// As `kubectl delete --force --grace-period=0`.
-fn delete_by_force(env: &TestEnv, name: &str) -> Result<()> {
+pub(crate) fn delete_by_force(env: &TestEnv, name: &str) -> Result<()> {
     let now = DeleteParams::default().grace_period(0);
     env.block_on(env.pods().delete(name, &now)).map(drop)
 }
 
 /// Waits until these processes have ended, and returns when. An error if one of them is there after the next pod has a
 /// process.
-fn ends_before_next(env: &TestEnv, old: &[Started]) -> Result<Clock> {
+pub(crate) fn ends_before_next(env: &TestEnv, old: &[Started]) -> Result<Clock> {
     wait_for("the deleted pod's processes to end", END, || {
         let pod = get(env, NEXT)?;
-        let has_process = !container(&pod)?.is_empty();
+        let has_process = !started_of(&pod)?.is_empty();
         // Asked after the other, so that both were there at one time.
         let left = old.iter().filter(|process| is_there(process)).count();
         if phase(&pod) == "Failed" {
@@ -157,14 +157,14 @@ fn ends_before_next(env: &TestEnv, old: &[Started]) -> Result<Clock> {
 }
 
 /// The processes of the pod's only container; none before it has been made.
-fn container(pod: &Pod) -> Result<Vec<Started>> {
+pub(crate) fn started_of(pod: &Pod) -> Result<Vec<Started>> {
     let made = statuses(pod).iter().any(|status| status.container_id.is_some());
     let processes = if made { processes_of(pod, "main")? } else { Vec::new() };
     Ok(processes.into_iter().map(|pid| Started { pid, at: processes::started(pid) }).collect())
 }
 
 /// Whether it still runs. One that only waits for its parent has no memory of a GPU.
-fn is_there(process: &Started) -> bool {
+pub(crate) fn is_there(process: &Started) -> bool {
     process.at.is_some_and(|at| processes::runs(process.pid, at))
 }
 

@@ -225,7 +225,7 @@ fn no_context(env: &TestEnv) -> Result<()> {
 }
 
 /// Waits until the node reports this number of its GPUs as taking no new pods.
-fn closed(env: &TestEnv, host: &Node, number: usize) -> Result<()> {
+pub(crate) fn closed(env: &TestEnv, host: &Node, number: usize) -> Result<()> {
     wait_for(&format!("{number} closed GPUs on {}", host.name()), FOLLOWED, || {
         let closed =
             reported_gpus(env, host)?.iter().filter(|gpu| gpu.get("closed").is_some()).count();

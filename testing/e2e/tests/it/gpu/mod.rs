@@ -15,5 +15,6 @@ pub(crate) mod plugin_rollouts;
 pub(crate) mod preemption;
 pub(crate) mod processes;
 pub(crate) mod quota;
+pub(crate) mod resource_claims;
 pub(crate) mod running_pods;
 pub(crate) mod units;

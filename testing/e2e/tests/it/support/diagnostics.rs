@@ -9,10 +9,11 @@ use e2e::Cluster;
 use crate::env::NAMESPACE;
 
 /// File names, and the kubectl arguments whose output they hold.
-const COLLECTED: [(&str, &[&str]); 9] = [
+const COLLECTED: [(&str, &[&str]); 10] = [
     ("pods.txt", &["get", "pods", "--all-namespaces", "-o", "wide"]),
     ("test-pods.txt", &["-n", NAMESPACE, "describe", "pods"]),
     ("test-pods.yaml", &["-n", NAMESPACE, "get", "pods", "-o", "yaml"]),
+    ("claims.yaml", &["get", "--all-namespaces", "resourceclaims,resourceslices", "-o", "yaml"]),
     ("nodes.yaml", &["get", "nodes", "-o", "yaml"]),
     ("events.txt", &["get", "events", "--all-namespaces", "--sort-by=.metadata.creationTimestamp"]),
     ("plimsoll-pods.txt", &["-n", "plimsoll", "describe", "pods"]),

@@ -160,7 +160,11 @@ pub(crate) fn charges(pod: &Pod) -> Result<BTreeMap<String, u64>> {
 }
 
 /// Describes each way in which the process sees something else than these GPUs.
-fn what_differs(host: &Node, process: Pid, gpus: &BTreeSet<&str>) -> Result<Vec<String>> {
+pub(crate) fn what_differs(
+    host: &Node,
+    process: Pid,
+    gpus: &BTreeSet<&str>,
+) -> Result<Vec<String>> {
     let environment = processes::environ(process)?;
     let all = host.gpus();
     let mine: Vec<_> = all.iter().filter(|gpu| gpus.contains(gpu.uuid.as_str())).collect();

@@ -16,3 +16,4 @@ pub(crate) mod pods;
 pub(crate) mod policy;
 pub(crate) mod priorities;
 pub(crate) mod readings;
+pub(crate) mod resource_claims;

@@ -63,7 +63,7 @@ fn chaos(env: &TestEnv) -> Result<()> {
         .with_context(|| format!("repeat it with {replay}"))
 }
 
-fn setting((variable, default): (&str, u64)) -> Result<u64> {
+pub(crate) fn setting((variable, default): (&str, u64)) -> Result<u64> {
     match std::env::var(variable) {
         Ok(text) if !text.is_empty() => {
             text.parse().with_context(|| format!("{variable}={text} is no number"))
