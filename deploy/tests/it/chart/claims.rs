@@ -27,10 +27,6 @@ const OF_THE_EXTENDER: [&str; 2] = [
     "ClusterRoleBinding plimsoll-scheduler-extender-claims",
 ];
 
-fn named(list: &[Value], name: &str) -> Value {
-    items_named(&json!(list), name).remove(0)
-}
-
 /// The items of a list that another one lacks.
 fn new_items(after: &Value, before: &Value) -> Vec<Value> {
     let before = before.as_array().expect("a list");
@@ -53,16 +49,9 @@ fn claims_add_a_class_rights_and_policies_and_change_the_device_plugin_alone() {
     assert_eq!(env, [json!({"name": "PLIMSOLL_CLAIMS", "value": "true"})]);
     let volumes = new_items(&after["volumes"], &before["volumes"]);
     let mounts = new_items(&container["volumeMounts"], &former["volumeMounts"]);
-    assert_eq!((volumes.len(), mounts.len()), (2, 2));
-    for (name, folder, kind) in [
-        ("plugins-registry", "plugins_registry", "Directory"),
-        ("claims", "plugins/gpu.plimsoll.dev", "DirectoryOrCreate"),
-    ] {
-        let path = format!("/var/lib/kubelet/{folder}");
-        let host = json!({"name": name, "hostPath": {"path": path, "type": kind}});
-        assert_eq!(named(&volumes, name), host);
-        assert_eq!(named(&mounts, name), json!({"name": name, "mountPath": path}));
-    }
+    let (name, path) = ("plugins-registry", "/var/lib/kubelet/plugins_registry");
+    let host = json!({"name": name, "hostPath": {"path": path, "type": "Directory"}});
+    assert_eq!((volumes, mounts), (vec![host], vec![json!({"name": name, "mountPath": path})]));
     // The probe is no driver.
     assert_eq!(after["containers"][1], before["containers"][1]);
 }
@@ -75,14 +64,10 @@ fn the_kubelets_folder_and_the_prefix_are_the_drivers_too() {
     let manifests = manifests(&values);
     assert!(manifests.has("DeviceClass", "gpu-share.example.com"));
     let pod = manifests.pod("gpushare-device-plugin");
-    for (name, folder) in
-        [("plugins-registry", "plugins_registry"), ("claims", "plugins/gpu.example.com")]
-    {
-        let volume = items_named(&pod["volumes"], name).remove(0);
-        assert_eq!(volume["hostPath"]["path"], format!("/kubelet/{folder}"));
-        let mount = items_named(&pod["containers"][0]["volumeMounts"], name).remove(0);
-        assert_eq!(mount["mountPath"], format!("/var/lib/kubelet/{folder}"));
-    }
+    let volume = items_named(&pod["volumes"], "plugins-registry").remove(0);
+    assert_eq!(volume["hostPath"]["path"], "/kubelet/plugins_registry");
+    let mount = items_named(&pod["containers"][0]["volumeMounts"], "plugins-registry").remove(0);
+    assert_eq!(mount["mountPath"], "/var/lib/kubelet/plugins_registry");
 }
 
 /// The kubelet and kube-scheduler share GPUs among claims, and no extender is asked.

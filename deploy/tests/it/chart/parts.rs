@@ -136,7 +136,6 @@ fn values_mount_these_host_folders_and_no_other() {
     assert_eq!(
         found,
         [
-            "claims gpushare-device-plugin write /var/lib/kubelet/plugins/gpu.plimsoll.dev /var/lib/kubelet/plugins/gpu.plimsoll.dev -",
             "claims gpushare-device-plugin write /var/lib/kubelet/plugins_registry /var/lib/kubelet/plugins_registry -",
             "exporter.hostFileSystems node-exporter-plus read / /host HostToContainer",
             "mps.enabled gpu-probe read /run/plimsoll-mps/pipe /run/nvidia-mps HostToContainer",

@@ -452,7 +452,6 @@ fn is_no_namespace(word: &str) -> bool {
         "/etc/plimsoll",
         "/etc/kubernetes/plimsoll",
         "/run/plimsoll",
-        "/var/lib/kubelet/plugins/gpu.plimsoll.dev",
     ];
     starts.iter().any(|start| word.starts_with(start))
         || ["plimsoll_", "plimsoll:slo", "monitoring.md#plimsoll"]
