@@ -88,6 +88,16 @@ impl std::str::FromStr for Patterns {
 }
 
 impl Patterns {
+    /// The names that are accepted, in small letters, with `*` for any text; without one all are.
+    pub fn accepted(&self) -> &[String] {
+        &self.accepted
+    }
+
+    /// The names that are not, in the same form.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
     /// Whether a name that no pattern matches is accepted.
     pub(crate) fn accept_by_default(&self) -> bool {
         self.accepted.is_empty()

@@ -10,6 +10,7 @@
 //! change.
 
 mod account;
+mod annotation_value;
 mod back_off;
 mod beyond_units;
 mod capacity;
@@ -33,6 +34,7 @@ mod strategy;
 mod unmanaged;
 
 pub use account::{Account, Basis, Charge};
+pub use annotation_value::UnexpectedValue;
 pub use back_off::NodeBackOff;
 pub use beyond_units::{BeyondUnits, Excess};
 pub use capacity::Capacity;
