@@ -8,6 +8,7 @@ mod args;
 mod bundle;
 mod cluster_access;
 mod completion;
+mod convert;
 mod diff;
 mod doctor;
 mod events;
@@ -67,6 +68,7 @@ fn run(command: &Command, output: &mut dyn Write) -> Result<ExitCode> {
         Command::Defragment(flags) => return defragment::defragment(flags, output),
         Command::Events(flags) => events::events(flags, output)?,
         Command::Policy(command) => return of_policy(command, output),
+        Command::Convert(flags) => convert::convert(flags, output)?,
         Command::Cordon(flags) => cordon::cordon(flags, Wanted::Cordoned, output)?,
         Command::Uncordon(flags) => cordon::cordon(flags, Wanted::Open, output)?,
         Command::Taints(flags) => taints::taints(flags, output)?,

@@ -116,18 +116,28 @@ fn source(flags: &CheckPolicy) -> Result<ReadingSource> {
 ///
 /// If it cannot be read, or is longer than any ConfigMap.
 pub(crate) fn read(file: &Path) -> Result<String> {
+    read_at_most(file, MAX_FILE)
+}
+
+/// As [`read`], for files of other lengths, in bytes.
+///
+/// # Errors
+///
+/// If it cannot be read, or is longer.
+pub(crate) fn read_at_most(file: &Path, most: u64) -> Result<String> {
     if file == Path::new("-") {
-        return read_all(io::stdin()).context("stdin");
+        return read_all(io::stdin(), most).context("stdin");
     }
-    let text = fs::File::open(file).map_err(anyhow::Error::from).and_then(read_all);
+    let opened = fs::File::open(file).map_err(anyhow::Error::from);
+    let text = opened.and_then(|opened| read_all(opened, most));
     text.with_context(|| file.display().to_string())
 }
 
-fn read_all(file: impl Read) -> Result<String> {
+fn read_all(file: impl Read, most: u64) -> Result<String> {
     let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE {
-        bail!("longer than {} KiB, which no ConfigMap is", MAX_FILE >> 10);
+    file.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        bail!("longer than {} KiB, the most that is read", most >> 10);
     }
     Ok(text)
 }
@@ -171,8 +181,8 @@ mod tests {
 
     #[test]
     fn a_file_without_an_end_is_refused() {
-        let error = read_all(io::repeat(b'a')).unwrap_err().to_string();
-        assert_eq!(error, "longer than 1024 KiB, which no ConfigMap is");
-        assert_eq!(read_all(&b"spec: {}"[..]).unwrap(), "spec: {}");
+        let error = read_all(io::repeat(b'a'), MAX_FILE).unwrap_err().to_string();
+        assert_eq!(error, "longer than 1024 KiB, the most that is read");
+        assert_eq!(read_all(&b"spec: {}"[..], MAX_FILE).unwrap(), "spec: {}");
     }
 }

@@ -1,6 +1,7 @@
 //! The flags. Those of one subject are a module; this one has the commands, and the flags about files of policies.
 
 pub(crate) mod access;
+pub(crate) mod convert;
 pub(crate) mod gpus;
 pub(crate) mod operate;
 pub(crate) mod pods;
@@ -103,6 +104,13 @@ pub(crate) enum Command {
     /// Check, convert, show and change load policies.
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Write manifests of pods with GPU units as manifests of pods with resource claims.
+    ///
+    /// Reads Pods, Deployments, StatefulSets, DaemonSets, ReplicaSets, Jobs, CronJobs and Lists of them. Units and
+    /// annotations become ResourceClaimTemplates (Kubernetes 1.36) and spec.resourceClaims, for nodes whose label
+    /// plimsoll.dev/gpu-mode is `claims`. What a claim cannot say is a warning on stderr. If one document is at fault,
+    /// nothing is written.
+    Convert(convert::ConvertManifests),
     /// Have a GPU take no new pods.
     ///
     /// Writes its UUID into the Node's annotation plimsoll.dev/cordoned-gpus, which the device plugin follows. Pods

@@ -25,6 +25,7 @@ fn help_has_examples_and_changes_only_on_purpose() {
         "policy apply",
         "policy rollback",
         "policy diff",
+        "convert",
         "cordon",
         "taints",
         "scheduler",

@@ -7,6 +7,7 @@
 mod access;
 mod bundle;
 mod command;
+mod convert;
 mod diff;
 mod doctor;
 mod documents;

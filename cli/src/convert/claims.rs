@@ -1,0 +1,245 @@
+//! The claims that stand for a pod's request by units.
+//!
+//! Invariant: claims have at least the memory that the pod holds by its units, and the same where no init container
+//! asks for more than the largest app container.
+
+use anyhow::{Result, bail};
+use placement::gpu::{ContainerKind, ContainerRequest, GpuFilter, GpuRequest, Isolation};
+use placement::names::Names;
+use placement::units::{Cores, Units};
+use serde_json::json;
+
+use super::yaml::Yaml;
+
+/// The one request of each claim.
+const REQUEST: &str = "gpu";
+
+/// The apiVersion of the driver's own parameters.
+const CONFIG_VERSION: &str = "plimsoll.dev/v1";
+
+/// What a claim has of each of its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Share {
+    gpus: u32,
+    /// In MiB; `None` for all of it.
+    memory: Option<u64>,
+    cores: Cores,
+    /// The memory that it may grow to, in MiB; `None` for its memory.
+    limit: Option<u64>,
+}
+
+/// A claim of a pod, and the containers that use it by their places in the request.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) share: Share,
+    pub(super) containers: Vec<usize>,
+}
+
+impl Share {
+    fn of(ask: &ContainerRequest, unit_mib: u32) -> Self {
+        let gpus = ask.gpu_use.gpus;
+        let on_each = |units: Units| u64::from(units.0) * u64::from(unit_mib) / u64::from(gpus);
+        let share = ask.share();
+        let memory = u64::from(share.units.0) * u64::from(unit_mib);
+        let limit = ask.gpu_use.limit.map(on_each).filter(|limit| *limit > memory);
+        Self { gpus, memory: Some(memory), cores: share.cores, limit }
+    }
+
+    /// The larger value of each.
+    fn larger(self, other: Self) -> Self {
+        let limit = [self, other].map(|share| share.limit.or(share.memory)).into_iter().max();
+        let memory = self.memory.max(other.memory);
+        let limit = limit.flatten().filter(|limit| Some(*limit) > memory);
+        let (gpus, cores) = (self.gpus.max(other.gpus), self.cores.max(other.cores));
+        Self { gpus, memory, cores, limit }
+    }
+
+    /// Its memory on all its GPUs, as a quantity.
+    pub(super) fn memory(self) -> String {
+        self.memory.map_or_else(|| "all".to_owned(), |mib| quantity(mib * u64::from(self.gpus)))
+    }
+}
+
+/// MiB as a quantity.
+fn quantity(mib: u64) -> String {
+    if mib.is_multiple_of(1024) { format!("{}Gi", mib / 1024) } else { format!("{mib}Mi") }
+}
+
+/// The claims of a pod with this request. What the pod loses by them is noted.
+///
+/// # Errors
+///
+/// If containers of a pod with exclusive GPUs have different numbers of GPUs.
+pub(super) fn claims(
+    request: &GpuRequest,
+    unit_mib: u32,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Claim>> {
+    let asks = request.containers();
+    let shares: Vec<Share> = asks.iter().map(|ask| Share::of(ask, unit_mib)).collect();
+    if asks.iter().any(|ask| ask.gpu_use.exclusive) {
+        let gpus = asks[0].gpu_use.gpus;
+        if let Some(other) = asks.iter().find(|ask| ask.gpu_use.gpus != gpus) {
+            bail!(
+                "containers `{}` and `{}` have {gpus} and {} GPUs of a pod with exclusive ones, which one claim cannot \
+                 give; write the same number for both",
+                asks[0].name,
+                other.name,
+                other.gpu_use.gpus
+            );
+        }
+        let cores = request.largest().cores;
+        let share = Share { gpus, memory: None, cores, limit: None };
+        return Ok(vec![Claim { share, containers: (0..asks.len()).collect() }]);
+    }
+    let mut claims: Vec<Claim> = Vec::new();
+    for (place, share) in shares.iter().enumerate() {
+        if asks[place].kind != ContainerKind::Init {
+            claims.push(Claim { share: *share, containers: vec![place] });
+        }
+    }
+    for (place, share) in shares.iter().enumerate() {
+        if asks[place].kind == ContainerKind::Init {
+            give_to_init(place, *share, asks, &mut claims, notes);
+        }
+    }
+    if let [_, _, ..] = claims[..] {
+        notes.push(
+            "each container has a claim of its own, which can be another GPU; by units all have the same".to_owned(),
+        );
+    }
+    Ok(claims)
+}
+
+/// Has an init container use the claim of the app container with the most memory, as it has ended when that starts;
+/// without one, that of the other init containers.
+fn give_to_init(
+    place: usize,
+    share: Share,
+    asks: &[ContainerRequest],
+    claims: &mut Vec<Claim>,
+    notes: &mut Vec<String>,
+) {
+    let ends = |claim: &&mut Claim| {
+        claim.containers.iter().all(|user| asks[*user].kind != ContainerKind::Sidecar)
+    };
+    let largest = claims.iter_mut().rev().filter(ends).max_by_key(|claim| claim.share.memory);
+    let Some(claim) = largest else {
+        claims.push(Claim { share, containers: vec![place] });
+        return;
+    };
+    let larger = claim.share.larger(share);
+    let app = claim.containers.iter().find(|user| asks[**user].kind == ContainerKind::App);
+    if let Some(app) = app.filter(|_| larger != claim.share) {
+        notes.push(format!(
+            "container `{}` has the claim of init container `{}` too, of {}; ask for less there to lower it",
+            asks[*app].name,
+            asks[place].name,
+            larger.memory()
+        ));
+    }
+    claim.share = larger;
+    claim.containers.push(place);
+}
+
+/// The spec of a ResourceClaimTemplate with a claim's share.
+pub(super) fn template_spec(share: Share, filter: &GpuFilter, names: &Names) -> Yaml {
+    let text = |text: &str| Yaml::scalar(text);
+    let mut exactly = vec![("deviceClassName".to_owned(), text(&names.claims_class()))];
+    if share.gpus > 1 {
+        exactly.push(("count".to_owned(), Yaml::scalar(share.gpus)));
+    }
+    let mut capacity = Vec::new();
+    if let Some(memory) = share.memory {
+        capacity.push(("memory".to_owned(), text(&quantity(memory))));
+    }
+    if share.cores > Cores::ZERO {
+        capacity.push(("cores".to_owned(), Yaml::scalar(share.cores.0)));
+    }
+    if !capacity.is_empty() {
+        let requests = Yaml::of([("requests", Yaml::Fields(capacity))]);
+        exactly.push(("capacity".to_owned(), requests));
+    }
+    let mut selectors = Vec::new();
+    for expression in expressions(filter, names) {
+        selectors.push(Yaml::of([("cel", Yaml::of([("expression", text(&expression))]))]));
+    }
+    if !selectors.is_empty() {
+        exactly.push(("selectors".to_owned(), Yaml::List(selectors)));
+    }
+    let request = Yaml::of([("name", text(REQUEST)), ("exactly", Yaml::Fields(exactly))]);
+    let mut devices = vec![("requests".to_owned(), Yaml::List(vec![request]))];
+    if let Some(parameters) = parameters(share, filter.isolation) {
+        let opaque =
+            Yaml::of([("driver", text(&names.claims_driver())), ("parameters", parameters)]);
+        devices.push(("config".to_owned(), Yaml::List(vec![Yaml::of([("opaque", opaque)])])));
+    }
+    Yaml::of([("spec", Yaml::of([("devices", Yaml::Fields(devices))]))])
+}
+
+/// The driver's own parameters; `None` where the defaults do.
+fn parameters(share: Share, isolation: Isolation) -> Option<Yaml> {
+    let mut fields = vec![
+        ("apiVersion".to_owned(), Yaml::scalar(CONFIG_VERSION)),
+        ("kind".to_owned(), Yaml::scalar("ShareConfig")),
+    ];
+    let without = fields.len();
+    // By units `none` is no isolation at least, which is any.
+    if isolation != Isolation::None {
+        fields.push(("isolation".to_owned(), Yaml::scalar(isolation.name())));
+    }
+    if let Some(limit) = share.limit {
+        fields.push(("memoryLimit".to_owned(), Yaml::scalar(quantity(limit))));
+    }
+    (fields.len() > without).then_some(Yaml::Fields(fields))
+}
+
+/// The CEL expressions that a GPU must all meet.
+fn expressions(filter: &GpuFilter, names: &Names) -> Vec<String> {
+    let attributes = format!("device.attributes[{}]", json!(names.claims_driver()));
+    let mut found = Vec::new();
+    for (attribute, patterns) in [("model", &filter.models), ("uuid", &filter.uuids)] {
+        for (sign, list) in [("", patterns.accepted()), ("!", patterns.refused())] {
+            if !list.is_empty() {
+                let regex = json!(regex(list));
+                found.push(format!("{sign}{attributes}.{attribute}.matches({regex})"));
+            }
+        }
+    }
+    match filter.isolation {
+        Isolation::None => {}
+        Isolation::Mps => {
+            found.push(format!("{attributes}.isolationMps || {attributes}.isolationDriver"));
+        }
+        Isolation::Driver => found.push(format!("{attributes}.isolationDriver")),
+    }
+    found
+}
+
+/// A regular expression of RE2 for any of these names, in which `*` stands for any text.
+fn regex(names: &[String]) -> String {
+    let mut all = Vec::new();
+    for name in names {
+        let mut regex = String::new();
+        for c in name.chars() {
+            match c {
+                '*' => regex += ".*",
+                c if c.is_ascii_punctuation() && c != '-' && c != '_' => regex += &format!("\\{c}"),
+                c => regex.push(c),
+            }
+        }
+        all.push(regex);
+    }
+    format!("(?i)^({})$", all.join("|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_regular_expression_for_the_same_names() {
+        let names = ["nvidia a10".to_owned(), "*a100-80gb*".to_owned(), "a.b(c)".to_owned()];
+        assert_eq!(regex(&names), "(?i)^(nvidia a10|.*a100-80gb.*|a\\.b\\(c\\))$");
+    }
+}

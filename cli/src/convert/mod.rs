@@ -1,0 +1,132 @@
+//! `plimsoll convert`: manifests of pods that request units, as manifests of pods with resource claims.
+//!
+//! Invariant: a document that is not converted keeps its text. Nothing is written unless all documents can be read.
+
+mod claims;
+mod request;
+mod workload;
+mod yaml;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+
+use self::workload::Converter;
+use self::yaml::Yaml;
+use crate::args::convert::ConvertManifests;
+use crate::format::printable;
+use crate::policy::read_at_most;
+
+/// The largest file, in bytes.
+const MAX_FILE: u64 = 32 << 20;
+
+/// Writes the manifests with resource claims in place of units, and what is lost on stderr.
+///
+/// # Errors
+///
+/// If the file cannot be read, or a document cannot be converted: then nothing is written.
+pub(crate) fn convert(flags: &ConvertManifests, output: &mut dyn Write) -> Result<()> {
+    let text = read_at_most(&flags.file, MAX_FILE)?;
+    let stdin = flags.file == Path::new("-");
+    let name = if stdin { "stdin".to_owned() } else { flags.file.display().to_string() };
+    let (converted, notes) = converted(&text, Converter::new(flags)).context(name)?;
+    output.write_all(converted.as_bytes())?;
+    output.flush()?;
+    for note in notes {
+        writeln!(io::stderr(), "{}", printable(&note))?;
+    }
+    Ok(())
+}
+
+/// The text of all documents, and what is to be said of them.
+fn converted(text: &str, mut converter: Converter) -> Result<(String, Vec<String>)> {
+    let mut documents = Vec::new();
+    let mut number = 0;
+    for (line, source) in sources(text) {
+        let is_above = |line: &&str| line.is_empty() || line.starts_with('#') || *line == "---";
+        let above = source.lines().take_while(is_above).count();
+        let place = Place { number: number + 1, line: line + above, object: String::new() };
+        let node = parse(source).map_err(|(at, problem)| {
+            let place = Place { line: line + at, ..place.clone() };
+            anyhow!("{place}: no YAML or JSON: {problem}")
+        })?;
+        if node != Yaml::Scalar(Value::Null) {
+            number += 1;
+        }
+        converter.note_templates(&node);
+        documents.push((place, source, node));
+    }
+    let mut text = String::new();
+    for (place, source, mut node) in documents {
+        let Some(templates) = converter.document(&mut node, &place)? else {
+            text += source;
+            continue;
+        };
+        if source.starts_with("---") {
+            text += "---\n";
+        }
+        for template in templates {
+            text += &format!("{}---\n", template.to_yaml());
+        }
+        text += &node.to_yaml();
+    }
+    Ok((text, converter.into_notes()))
+}
+
+/// Where an object stands: in messages `document 2 (line 14), Deployment shop/web`.
+#[derive(Debug, Clone)]
+struct Place {
+    /// From 1, without documents of comments alone.
+    number: usize,
+    /// The document's first line.
+    line: usize,
+    /// The item of a list, and the object's kind and name.
+    object: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { number, line, object } = self;
+        write!(f, "document {number} (line {line}){object}")
+    }
+}
+
+/// The text of each document with the number of its first line: a line `---` begins the next one, wherever it stands.
+fn sources(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let (mut start, mut first, mut at) = (0, 1, 0);
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let rest = line.strip_prefix("---");
+        if at > start && rest.is_some_and(|rest| rest.trim_start() != rest || rest.is_empty()) {
+            found.push((first, &text[start..at]));
+            (start, first) = (at, number + 1);
+        }
+        at += line.len();
+    }
+    if at > start {
+        found.push((first, &text[start..]));
+    }
+    found
+}
+
+/// A document by YAML 1.1, as kubectl reads it: `0644` is octal, `yes` is true. An error has the number of lines above
+/// it, and what is wrong.
+fn parse(source: &str) -> Result<Yaml, (usize, String)> {
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    serde_saphyr::from_str_with_options(source, options).map_err(|error| {
+        let line = error.location().map_or(1, |at| at.line());
+        let mut options = serde_saphyr::RenderOptions::default();
+        options.snippets = serde_saphyr::SnippetMode::Off;
+        let text = error.render_with_options(options);
+        let (message, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));
+        // The parser also names its own options.
+        let (problem, _) = message.split_once(", set ").unwrap_or((message, ""));
+        (line.saturating_sub(1) as usize, problem.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests;

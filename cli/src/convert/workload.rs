@@ -1,0 +1,331 @@
+//! One object of a manifest: its pods' units become claims.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail, ensure};
+use placement::gpu::{ContainerRequest, GpuRequest};
+use placement::names::{Names, aliyun, limits};
+
+use super::Place;
+use super::claims::{Claim, claims, template_spec};
+use super::request::{PodTemplate, list_of};
+use super::yaml::Yaml;
+use crate::args::convert::ConvertManifests;
+
+const API_VERSION: &str = "resource.k8s.io/v1";
+const TEMPLATE: &str = "ResourceClaimTemplate";
+
+/// What is known while documents are converted.
+pub(super) struct Converter {
+    names: Names,
+    unit_mib: u32,
+    /// The specs of templates that are there or written, by namespace and name.
+    templates: BTreeMap<(String, String), Option<Yaml>>,
+    notes: Vec<String>,
+}
+
+impl Converter {
+    pub(super) fn new(flags: &ConvertManifests) -> Self {
+        let names = Names::new(&flags.gpu_resource, &flags.annotation_prefix);
+        Self { names, unit_mib: flags.unit_mib, templates: BTreeMap::new(), notes: Vec::new() }
+    }
+
+    /// What is to be said, a line each.
+    pub(super) fn into_notes(self) -> Vec<String> {
+        self.notes
+    }
+
+    /// Notes the claim templates that a document has.
+    pub(super) fn note_templates(&mut self, document: &Yaml) {
+        for object in items(document) {
+            self.note_templates(object);
+        }
+        if let (Some(TEMPLATE), Some(name)) = (document.text("kind"), name_of(document)) {
+            let key = (namespace_of(document).to_owned(), name.to_owned());
+            self.templates.insert(key, document.get("spec").cloned());
+        }
+    }
+
+    /// Converts a document, and gives the templates that it needs; `None` where it stays as it is. A list has them
+    /// among its items.
+    ///
+    /// # Errors
+    ///
+    /// Names the object, the field and what to do.
+    pub(super) fn document(&mut self, node: &mut Yaml, place: &Place) -> Result<Option<Vec<Yaml>>> {
+        if items(node).is_empty() {
+            return self.object(node, place);
+        }
+        let mut changed = false;
+        let mut all = Vec::new();
+        for (position, item) in items(node).iter().enumerate() {
+            let mut item = item.clone();
+            let object = format!(", items[{position}]");
+            let place = Place { object, ..place.clone() };
+            let templates = self.document(&mut item, &place)?;
+            changed |= templates.is_some();
+            all.extend(templates.unwrap_or_default());
+            all.push(item);
+        }
+        if let Some(list) = node.list_mut("items").filter(|_| changed) {
+            *list = all;
+        }
+        Ok(changed.then(Vec::new))
+    }
+
+    fn object(&mut self, object: &mut Yaml, place: &Place) -> Result<Option<Vec<Yaml>>> {
+        let kind = object.text("kind").unwrap_or("object");
+        let namespace = namespace_of(object).to_owned();
+        let slash = if namespace.is_empty() { "" } else { "/" };
+        let shown = name_of(object).unwrap_or("without a name");
+        let at = format!("{place}, {kind} {namespace}{slash}{shown}");
+        let Some(path) = template_path(object) else {
+            if let Some(field) = field_of(object, self.names.gpu_resource()) {
+                self.notes.push(format!(
+                    "Warning: {at}: {field}: left as it is, for this kind is no workload that can be converted; change \
+                     it by hand"
+                ));
+            }
+            return Ok(None);
+        };
+        let name = name_of(object).map(|name| name.trim_end_matches('-').to_owned());
+        let Some(pod) = object.at_mut(path) else { return Ok(None) };
+        let prefix: String = path.iter().map(|field| format!("{field}.")).collect();
+        let converted = self.pod(pod, &prefix, name.as_deref(), &namespace, &at);
+        converted.with_context(|| at.clone())
+    }
+
+    /// Converts a pod, or a workload's template of pods.
+    fn pod(
+        &mut self,
+        pod: &mut Yaml,
+        prefix: &str,
+        workload: Option<&str>,
+        namespace: &str,
+        at: &str,
+    ) -> Result<Option<Vec<Yaml>>> {
+        let template = PodTemplate { node: pod, path: prefix, names: &self.names };
+        let Some(request) = template.request()? else { return Ok(None) };
+        let Some(workload) = workload else {
+            bail!("metadata.name: missing; the claim template is named after it");
+        };
+        let mut lost = Vec::new();
+        let claims = claims(&request, self.unit_mib, &mut lost)
+            .with_context(|| template.annotation(&self.names.gpu_count()))?;
+        let spec = template.field("spec");
+        self.notes.extend(lost.iter().map(|lost| format!("Warning: {at}: {spec}: {lost}")));
+        let unspoken = inexpressible(&template)?;
+        self.notes.extend(unspoken.iter().map(|text| format!("Warning: {at}: {text}")));
+        let dropped = take_off(pod, &self.names);
+        self.notes.extend(dropped.iter().map(|key| {
+            format!("Note: {at}: {prefix}{key}: dropped, for it is of no use with resource claims")
+        }));
+        let mut written = Vec::new();
+        let distinct = claims.iter().any(|claim| claim.share != claims[0].share);
+        for (place, claim) in claims.iter().enumerate() {
+            let first = claims.iter().take(place).find(|other| other.share == claim.share);
+            let first = container_of(&request, first.unwrap_or(claim));
+            let of_template = if distinct { format!("-{first}") } else { String::new() };
+            let template = format!("{workload}-gpu{of_template}");
+            ensure!(
+                template.len() <= limits::NAME,
+                "the claim template's name `{template}` has more than {} characters; shorten metadata.name",
+                limits::NAME
+            );
+            let share = template_spec(claim.share, request.filter(), &self.names);
+            written.extend(self.template(namespace, &template, share)?);
+            let container = container_of(&request, claim);
+            let own = if claims.len() > 1 { format!("gpu-{container}") } else { "gpu".to_owned() };
+            attach(pod, prefix, &own, &template)?;
+            for place in &claim.containers {
+                let ask = &request.containers()[*place];
+                use_claim(pod, ask, &own)
+                    .with_context(|| format!("{spec}.{}[{}]", list_of(ask.kind), ask.position))?;
+            }
+        }
+        take_units(pod, self.names.gpu_resource());
+        Ok(Some(written))
+    }
+
+    /// The template of this name, unless there is an equal one.
+    fn template(&mut self, namespace: &str, name: &str, spec: Yaml) -> Result<Option<Yaml>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        match self.templates.get(&key) {
+            Some(Some(other)) if *other == spec => return Ok(None),
+            Some(_) => bail!(
+                "metadata.name: there is another {TEMPLATE} `{name}`; rename this object or that one"
+            ),
+            None => {}
+        }
+        self.templates.insert(key, Some(spec.clone()));
+        let mut metadata = vec![("name".to_owned(), Yaml::scalar(name))];
+        if !namespace.is_empty() {
+            metadata.push(("namespace".to_owned(), Yaml::scalar(namespace)));
+        }
+        Ok(Some(Yaml::of([
+            ("apiVersion", Yaml::scalar(API_VERSION)),
+            ("kind", Yaml::scalar(TEMPLATE)),
+            ("metadata", Yaml::Fields(metadata)),
+            ("spec", spec),
+        ])))
+    }
+}
+
+/// The objects of a List. Other kinds of lists can have no templates among their items.
+fn items(object: &Yaml) -> &[Yaml] {
+    match object.text("kind") {
+        Some("List") => object.get("items").map(Yaml::items).unwrap_or_default(),
+        _ => &[],
+    }
+}
+
+fn name_of(object: &Yaml) -> Option<&str> {
+    let metadata = object.get("metadata")?;
+    metadata.text("name").or(metadata.text("generateName"))
+}
+
+fn namespace_of(object: &Yaml) -> &str {
+    object.get("metadata").and_then(|metadata| metadata.text("namespace")).unwrap_or_default()
+}
+
+/// Where the pod of an object is; `None` of a kind that is not converted.
+fn template_path(object: &Yaml) -> Option<&'static [&'static str]> {
+    let version = object.text("apiVersion")?;
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    match (group, object.text("kind")?) {
+        ("", "Pod") => Some(&[]),
+        ("apps", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") | ("batch", "Job") => {
+            Some(&["spec", "template"])
+        }
+        ("batch", "CronJob") => Some(&["spec", "jobTemplate", "spec", "template"]),
+        _ => None,
+    }
+}
+
+/// The path of the first field with this name, or with it behind a dot, as quotas have it.
+fn field_of(node: &Yaml, name: &str) -> Option<String> {
+    for (key, value) in node.fields() {
+        if key.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) {
+            return Some(format!("[{key}]"));
+        }
+        if let Some(inner) = field_of(value, name) {
+            let dot = if inner.starts_with('[') { "" } else { "." };
+            return Some(format!("{key}{dot}{inner}"));
+        }
+    }
+    node.items().iter().enumerate().find_map(|(position, item)| {
+        let inner = field_of(item, name)?;
+        let dot = if inner.starts_with('[') { "" } else { "." };
+        Some(format!("[{position}]{dot}{inner}"))
+    })
+}
+
+/// The container that a claim is named after.
+fn container_of<'r>(request: &'r GpuRequest, claim: &Claim) -> &'r str {
+    &request.containers()[claim.containers[0]].name
+}
+
+/// What annotations ask for that claims cannot give. They stay.
+fn inexpressible(template: &PodTemplate<'_>) -> Result<Vec<String>> {
+    let names = template.names;
+    let mut found = Vec::new();
+    for (key, remedy) in [
+        (
+            names.gpu_processes(),
+            "a claim has no number of processes and counts as one client of MPS; remove it, or leave the pod on nodes \
+             with units",
+        ),
+        (
+            names.gpu_placement(),
+            "kube-scheduler chooses the GPU of a claim; remove it, or leave the pod on nodes with units",
+        ),
+    ] {
+        if template.text(&key)?.is_some() {
+            found.push(format!("{}: {remedy}", template.annotation(&key)));
+        }
+    }
+    Ok(found)
+}
+
+/// Takes off what is said by the claims now, and what was written about a pod with units; the latter is given.
+fn take_off(pod: &mut Yaml, names: &Names) -> Vec<String> {
+    for key in [
+        names.gpu_count(),
+        names.gpu_cores(),
+        names.gpu_mem_limit(),
+        names.gpu_model(),
+        names.gpu_uuid(),
+        names.isolation(),
+    ] {
+        pod.remove(&["metadata", "annotations", &key]);
+    }
+    let mut dropped = Vec::new();
+    let claim = names.claim();
+    for key in [
+        aliyun::IDX,
+        aliyun::DEV,
+        aliyun::POD,
+        aliyun::ASSIGNED,
+        aliyun::ASSUME_TIME,
+        aliyun::ALLOCATION,
+        &claim,
+    ] {
+        if pod.at(&["metadata", "annotations", key]).is_some() {
+            pod.remove(&["metadata", "annotations", key]);
+            dropped.push(format!("metadata.annotations[{key}]"));
+        }
+    }
+    let mode = names.gpu_mode();
+    let selected = pod.at(&["spec", "nodeSelector"]).and_then(|labels| labels.text(&mode));
+    if selected.is_some_and(|selected| selected != "claims") {
+        pod.remove(&["spec", "nodeSelector", &mode]);
+        dropped.push(format!("spec.nodeSelector[{mode}]"));
+    }
+    dropped
+}
+
+/// Gives the pod a claim by this template.
+fn attach(pod: &mut Yaml, prefix: &str, name: &str, template: &str) -> Result<()> {
+    let field = format!("{prefix}spec.resourceClaims");
+    ensure!(
+        name.len() <= limits::LABEL,
+        "{field}: the name `{name}` has more than {} characters; shorten the container's",
+        limits::LABEL
+    );
+    let spec = pod.at_mut(&["spec"]);
+    let Some(list) = spec.and_then(|spec| spec.list_mut("resourceClaims")) else {
+        bail!("{field}: no list");
+    };
+    if list.iter().any(|claim| claim.text("name") == Some(name)) {
+        bail!("{field}: there is a claim `{name}` already; rename it");
+    }
+    list.push(Yaml::of([
+        ("name", Yaml::scalar(name)),
+        ("resourceClaimTemplateName", Yaml::scalar(template)),
+    ]));
+    Ok(())
+}
+
+/// Has a container use a claim of its pod.
+fn use_claim(pod: &mut Yaml, ask: &ContainerRequest, claim: &str) -> Result<()> {
+    let containers = pod.at_mut(&["spec"]).and_then(|spec| spec.list_mut(list_of(ask.kind)));
+    let container = containers.and_then(|list| list.get_mut(ask.position));
+    let resources = container.and_then(|container| container.at_mut(&["resources"]));
+    let Some(list) = resources.and_then(|resources| resources.list_mut("claims")) else {
+        bail!("resources.claims: no list");
+    };
+    list.push(Yaml::of([("name", Yaml::scalar(claim))]));
+    Ok(())
+}
+
+/// Takes units off all containers.
+fn take_units(pod: &mut Yaml, resource: &str) {
+    for list in ["initContainers", "containers"] {
+        let Some(Yaml::List(containers)) = pod.at_mut(&["spec", list]) else { continue };
+        for container in containers {
+            for part in ["limits", "requests"] {
+                container.remove(&["resources", part, resource]);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `plimsoll convert`.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::command::{PLIMSOLL, Run, assert_golden, run, run_as};
+
+const MANIFESTS: &str = include_str!("../fixtures/convert.yaml");
+
+fn convert(text: &str, flags: &[&str]) -> Run {
+    let args = ["convert", "-f", "-"].into_iter().chain(flags.iter().copied());
+    run_as(Path::new(PLIMSOLL), args, text)
+}
+
+/// A pod of two containers, with this in its metadata, the units of `main` and this in its spec.
+fn pod(metadata: &str, units: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{namespace: shop, {metadata}}}
+spec:
+  {spec}
+  containers:
+  - {{name: main, resources: {{limits: {{aliyun.com/gpu-mem: {units}}}}}}}
+  - {{name: log}}
+"
+    )
+}
+
+fn annotated(annotation: &str) -> String {
+    pod(&format!("name: a, annotations: {{plimsoll.dev/{annotation}}}"), "4", "")
+}
+
+#[test]
+fn units_become_claims_and_what_is_lost_is_told() {
+    let run = convert(MANIFESTS, &[]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert_golden("convert.yaml", &run.stdout);
+    assert_golden("convert.stderr.txt", &run.stderr);
+}
+
+#[test]
+fn fields_beside_those_of_gpus_keep_their_content() {
+    let mut before: Vec<Value> = read(MANIFESTS);
+    let mut after: Vec<Value> = read(&convert(MANIFESTS, &[]).stdout);
+    after.retain(|object| object["kind"] != "ResourceClaimTemplate");
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.iter_mut().zip(&mut after) {
+        for object in [before, after] {
+            let pod = &mut object["spec"]["template"];
+            pod["metadata"] = pod["metadata"]["labels"].take();
+            let Some(spec) = pod["spec"].as_object_mut() else { continue };
+            spec.remove("resourceClaims");
+            spec.remove("nodeSelector");
+            for container in spec["containers"].as_array_mut().unwrap() {
+                container.as_object_mut().unwrap().remove("resources");
+            }
+        }
+    }
+    for place in [0, 1, 2, 3, 6] {
+        assert_eq!(before[place], after[place]);
+    }
+}
+
+/// As kubectl reads it.
+fn read(text: &str) -> Vec<Value> {
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    serde_saphyr::from_multiple_with_options(text, options).unwrap()
+}
+
+#[test]
+fn a_unit_a_resource_and_a_domain_can_have_other_values() {
+    let text = pod("name: a, annotations: {example.com/gpu-cores: \"30\"}", "3", "")
+        .replace("aliyun.com/gpu-mem", "example.com/memory");
+    let flags =
+        ["--unit-mib=256", "--gpu-resource=example.com/memory", "--annotation-prefix=example.com"];
+    let converted = convert(&text, &flags).success();
+    for part in ["memory: 768Mi", "cores: 30", "deviceClassName: gpu-share.example.com"] {
+        assert!(converted.contains(part), "{converted}");
+    }
+    assert!(!converted.contains("annotations") && !converted.contains("example.com/memory"));
+}
+
+#[test]
+fn an_error_names_document_object_field_and_remedy_and_nothing_is_written() {
+    for (text, parts) in [
+        (pod("name: a", "4.5", ""), ["spec.containers[0].resources.limits[", "whole number"]),
+        (pod("name: a", "-1", ""), ["spec.containers[0].resources.limits[", "found `-1`"]),
+        (pod("labels: {}", "4", ""), ["metadata.name: missing", "named after it"]),
+        (
+            annotated("gpu-cores: \"x\""),
+            ["metadata.annotations[plimsoll.dev/gpu-cores]", "0 to 100"],
+        ),
+        (annotated("gpu-cores: 20"), ["[plimsoll.dev/gpu-cores]: no text", "in quotes"]),
+        (annotated("gpu-cores: '{\"log\":20}'"), ["`log` asks for GPU memory", "correct the name"]),
+        (annotated("gpu-card-count: \"3\""), ["gpu-card-count]: ", "a multiple of 3 units"]),
+        (annotated("gpu-mem-limit: \"2\""), ["gpu-mem-limit]: ", "write 4 or more"]),
+        (annotated("gpu-model: \"a,,b\""), ["gpu-model]: an empty name", "with a comma"]),
+        (annotated("gpu-isolation: full"), ["gpu-isolation]: expected", "`driver`"]),
+        (annotated("gpu-placement: full"), ["gpu-placement]: none of", "`pack`"]),
+        (
+            pod("name: a", "4", "resourceClaims: [{name: gpu, resourceClaimName: x}]"),
+            ["spec.resourceClaims: there is a claim `gpu`", "rename it"],
+        ),
+        (
+            pod("name: a", "4", "").replace("limits", "requests"),
+            ["resources.requests[aliyun.com/gpu-mem]", "move it to"],
+        ),
+    ] {
+        let text = format!("kind: Service\n---\n{text}");
+        let error = convert(&text, &[]).failure();
+        let start = "error: stdin: document 2 (line 3), Pod shop/";
+        assert!(error.starts_with(start), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}\n{error}");
+    }
+}
+
+#[test]
+fn a_text_that_is_no_yaml_is_an_error_with_its_line() {
+    let error = convert("a: 1\n---\nb: 1\nc: [\n", &[]).failure();
+    assert!(error.starts_with("error: stdin: document 2 (line "), "{error}");
+    assert!(error.contains("no YAML or JSON: "), "{error}");
+    let twice = convert("a: 1\n---\nb: 1\nb: 2\n", &[]).failure();
+    assert!(twice.starts_with("error: stdin: document 2 (line 4): "), "{twice}");
+    let missing = run(["convert", "-f", "/nowhere/a.yaml"]).failure();
+    assert_eq!(missing, "error: /nowhere/a.yaml: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn containers_of_a_pod_with_exclusive_gpus_have_the_same_number() {
+    let of = |log: u32| {
+        let values = format!(r#"gpu-card-count: '{{"main":"2 exclusive","log":{log}}}'"#);
+        let units = "{name: log, resources: {limits: {aliyun.com/gpu-mem: 2}}}";
+        convert(&annotated(&values).replace("{name: log}", units), &[])
+    };
+    let error = of(1).failure();
+    assert!(error.contains("`main` and `log` have 2 and 1 GPUs"), "{error}");
+    let converted = of(2).success();
+    assert_eq!(converted.matches("- name: gpu\n").count(), 4, "{converted}");
+    assert!(converted.contains("count: 2") && !converted.contains("memory:"), "{converted}");
+}
+
+#[test]
+fn two_objects_with_one_template_name_must_have_equal_shares() {
+    let first = pod("name: a", "4", "");
+    let same = convert(&format!("{first}---\n{first}"), &[]).success();
+    assert_eq!(same.matches("kind: ResourceClaimTemplate").count(), 1, "{same}");
+    let other = pod("name: a", "5", "");
+    let error = convert(&format!("{first}---\n{other}"), &[]).failure();
+    assert!(error.contains("another ResourceClaimTemplate `a-gpu`"), "{error}");
+}
+
+#[test]
+fn a_manifest_without_units_keeps_its_text() {
+    let text = "# head\n---\nkind: Pod   # c\nspec: {containers: [{name: a}]}\n---\n";
+    assert_eq!(convert(text, &[]).success(), text);
+    assert_eq!(convert("", &[]).success(), "");
+}
