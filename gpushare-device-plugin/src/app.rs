@@ -639,7 +639,6 @@ fn sizing(args: &Args) -> Sizing {
     Sizing {
         unit: MiB(args.unit_mib),
         reserve_percent: args.reserve_percent,
-        reserve_min: MiB(args.reserve_min_mib),
         unified: (args.unified_memory_mib > 0).then_some(MiB(args.unified_memory_mib)),
     }
 }

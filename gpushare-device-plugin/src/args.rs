@@ -110,7 +110,7 @@ pub struct Args {
     pub unit_mib: u64,
 
     /// Part of each GPU's memory that is not offered, in percent, beside what the driver keeps for itself by NVML,
-    /// which is never offered. Of this and --reserve-min-mib the more counts.
+    /// which is never offered.
     #[arg(
         long,
         env = "PLIMSOLL_RESERVE_PERCENT",
@@ -119,16 +119,6 @@ pub struct Args {
         value_name = "PERCENT"
     )]
     pub reserve_percent: u8,
-
-    /// Memory of each GPU that is not offered, in MiB. Of this and --reserve-percent the more counts.
-    #[arg(
-        long,
-        env = "PLIMSOLL_RESERVE_MIN_MIB",
-        default_value_t = 0,
-        value_parser = clap::value_parser!(u64).range(0..=1 << 20),
-        value_name = "MIB"
-    )]
-    pub reserve_min_mib: u64,
 
     /// Memory that pods may have of a GPU without memory of its own, in MiB: of a GPU that shares the host's memory,
     /// such as GB10. 0: such a GPU is not offered, and an event on the Node says so. The host's programs and the pods'

@@ -6,8 +6,15 @@ use std::time::Duration;
 use cluster::ServicePort;
 use daemon::follow::NamedFile;
 
-use super::durations::zero_or;
 use crate::exporter::credentials::CredentialFiles;
+
+/// How long an exporter may take to answer. One that works needs milliseconds, and one that takes longer is polled
+/// apart from the others: a longer wait would gain nothing.
+const POLL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often exporters are asked what each pod uses, from which the use of workloads is learned. Over 5 minutes, what
+/// is learned would miss peaks; under 10 seconds, two answers are too close for a mean.
+const POD_USE_PERIOD: Duration = Duration::from_secs(60);
 
 /// The exporters.
 #[derive(Debug, Clone, clap::Args)]
@@ -50,25 +57,13 @@ pub struct ExporterArgs {
     )]
     pub exporter_token_file: Option<PathBuf>,
 
-    /// How long an exporter may take to answer.
-    #[arg(
-        long,
-        env = "PLIMSOLL_POLL_TIMEOUT",
-        default_value = "3s",
-        value_parser = daemon::positive_duration,
-        value_name = "DURATION"
-    )]
+    /// How long an exporter may take to answer. No flag: 3 s, and another in tests.
+    #[arg(skip = POLL_TIMEOUT)]
     pub poll_timeout: Duration,
 
-    /// How often exporters are asked what each pod uses, from which the use of workloads is learned; 0s:
-    /// never, and nothing is learned. 10s to 15m; over 5m, what is learned misses peaks.
-    #[arg(
-        long,
-        env = "PLIMSOLL_POD_USE_PERIOD",
-        default_value = "1m",
-        value_parser = pod_use_period,
-        value_name = "DURATION"
-    )]
+    /// How often exporters are asked what each pod uses; 0: never, and nothing is learned. No flag: a minute, and never
+    /// in most tests.
+    #[arg(skip = POD_USE_PERIOD)]
     pub pod_use_period: Duration,
 }
 
@@ -86,9 +81,4 @@ impl ExporterArgs {
 fn exporter_service(text: &str) -> Result<ServicePort, String> {
     ServicePort::parse(text)
         .ok_or_else(|| "expected NAMESPACE/NAME or NAMESPACE/NAME:PORT-NAME".to_owned())
-}
-
-/// Accepts 0, and what is neither too short for a mean nor too long for a comparison of two answers.
-fn pod_use_period(text: &str) -> Result<Duration, String> {
-    zero_or(10..=900, "expected 0s, or 10s to 15m", text)
 }

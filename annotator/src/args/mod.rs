@@ -1,6 +1,5 @@
 //! The flags, each also an environment variable, by subject.
 
-mod durations;
 mod exporters;
 mod lease;
 mod prometheus;
@@ -18,6 +17,12 @@ pub use self::lease::LeaseArgs;
 pub use self::prometheus::PrometheusArgs;
 pub use self::taints::{TAINT_KEY, TaintArgs, TaintHotNodes};
 pub use self::writes::WriteArgs;
+
+/// How many exporters are asked at the same time, of those that answered the last time within a second, and how many
+/// nodes are written. Silent and slow exporters are asked apart from these, at most 4 times as many, and new ones, at
+/// most 8 times as many. An answer takes some milliseconds, so that 32 at a time are thousands of nodes a second: what
+/// keeps an annotator from more is its processor.
+const CONCURRENCY: u16 = 32;
 
 /// Writes each node's load on the Node object, where kube-scheduler's extender reads it.
 ///
@@ -55,16 +60,8 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_NODE_SELECTOR", value_name = "SELECTOR")]
     pub node_selector: Option<LabelSelector>,
 
-    /// How many exporters are asked at the same time, of those that answered the last time within a
-    /// second, and how many nodes are written. Silent and slow exporters are asked apart from these, at
-    /// most 4 times as many, and new ones, at most 8 times as many.
-    #[arg(
-        long,
-        env = "PLIMSOLL_CONCURRENCY",
-        default_value_t = 32,
-        value_parser = clap::value_parser!(u16).range(1..),
-        value_name = "NODES"
-    )]
+    /// How many exporters are asked, and nodes written, at the same time. No flag: 32, and less in tests.
+    #[arg(skip = CONCURRENCY)]
     pub concurrency: u16,
 
     /// When nodes are written.
@@ -163,11 +160,6 @@ mod tests {
     #[test]
     fn invalid_values_are_refused() {
         for flag in [
-            "--poll-timeout=0s",
-            "--poll-timeout=3",
-            "--pod-use-period=9s",
-            "--pod-use-period=16m",
-            "--pod-use-period=60",
             "--listen-address=19106",
             "--dead-band=-0.1",
             "--dead-band=1",
@@ -179,7 +171,6 @@ mod tests {
             "--taint-hot-nodes=NoExecute",
             "--lease-duration=1500ms",
             "--lease-duration=6m",
-            "--concurrency=0",
             "--exporter-port=0",
             "--exporter-service=exporters",
             "--prometheus-url=ftp://prometheus",

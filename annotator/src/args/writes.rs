@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use placement::publish::DEFAULT_DEAD_BAND;
 
-use super::durations::zero_or;
-
 /// When nodes are written.
 #[derive(Debug, Clone, clap::Args)]
 pub struct WriteArgs {
@@ -45,5 +43,10 @@ fn dead_band(text: &str) -> Result<f64, String> {
 
 /// Accepts 0, and what is neither shorter than a burst takes nor longer than readings can wait for.
 fn burst_interval(text: &str) -> Result<Duration, String> {
-    zero_or(5..=120, "expected 0s, or 5s to 2m", text)
+    let duration = daemon::duration(text).map_err(|error| error.to_string())?;
+    if duration.is_zero() || (5..=120).contains(&duration.as_secs()) {
+        Ok(duration)
+    } else {
+        Err("expected 0s, or 5s to 2m".to_owned())
+    }
 }

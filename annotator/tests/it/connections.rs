@@ -1,5 +1,7 @@
 //! Connections to exporters that are kept from one poll to the next. Those behind TLS are in [`crate::tls`].
 
+use std::time::Duration;
+
 use crate::exporter::{Answer, Exporter, PodsAnswer};
 use crate::world::{CALM, World};
 
@@ -7,11 +9,11 @@ const CPU: &str = "cpu_usage_avg_5m";
 
 #[tokio::test]
 async fn one_connection_serves_all_questions_to_an_exporter() {
-    let world = World::with_node().await;
+    let mut world = World::with_node().await;
+    world.pod_use_period = Duration::from_secs(60);
     let pods = r#"{"time":"2026-11-20T09:00:00Z","pods":[]}"#;
     world.exporter.say_of_pods(PodsAnswer::Body(pods.to_owned()));
-    let flags = ["--pod-use-period=1m", "--listen-address=127.0.0.1:0"];
-    let running = world.start_with(&flags).await;
+    let running = world.start().await;
     running.pass_minutes(30).await;
     assert!(world.exporter.asked() > 10 && world.exporter.asked_about_pods() > 20);
     assert_eq!(world.exporter.connections(), 1);

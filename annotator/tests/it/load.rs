@@ -1,5 +1,7 @@
 //! What is written, when, and how often.
 
+use std::time::Duration;
+
 use serde_json::json;
 use sim::{NODES, Verb, node, pod};
 
@@ -193,10 +195,12 @@ async fn a_new_node_is_written_at_once() {
 }
 
 #[tokio::test]
-async fn no_more_exporters_are_polled_at_once_than_the_flag_allows() {
-    let world = World::new().await;
+async fn no_more_exporters_are_polled_at_once_than_allowed() {
+    let mut world = World::new().await;
     (0..30).for_each(|i| drop(world.sim.put(node(&format!("n{i}")).address("127.0.0.1"))));
-    let running = world.start_with(&["--concurrency=4", "--poll-timeout=1h"]).await;
+    world.concurrency = Some(4);
+    world.poll_timeout = Duration::from_secs(3600);
+    let running = world.start().await;
     assert_eq!(world.exporter.asked(), 30);
     world.exporter.take_most_at_once();
     world.exporter.set(Answer::Hang);

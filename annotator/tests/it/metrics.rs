@@ -1,14 +1,17 @@
 //! The page of metrics, checked by Prometheus's promtool.
 
+use std::time::Duration;
+
 use crate::exporter::Answer;
 use crate::world::{CALM, World};
 
 #[tokio::test]
 #[ignore = "needs promtool: make oracle"]
 async fn promtool_finds_no_fault_in_the_page() {
-    let world = World::with_node().await;
-    let flags = ["--poll-timeout=50ms", "--pod-use-period=1m", "--listen-address=127.0.0.1:0"];
-    let running = world.start_with(&flags).await;
+    let mut world = World::with_node().await;
+    world.poll_timeout = Duration::from_millis(50);
+    world.pod_use_period = Duration::from_secs(60);
+    let running = world.start().await;
     world.exporter.set(Answer::Hang);
     running.pass_minutes(10).await;
     world.exporter.say(CALM);

@@ -1,5 +1,7 @@
 //! What pods use: asked of exporters, learned by workload, and served.
 
+use std::time::Duration;
+
 use api::workloads::Workloads;
 use jiff::SignedDuration;
 use serde_json::json;
@@ -12,7 +14,8 @@ use crate::world::{CALM, Running, World};
 
 /// A world with a node of four cores and a pod of default/web on it, and one of default/db on another node.
 async fn world() -> World {
-    let world = World::new().await;
+    let mut world = World::new().await;
+    world.pod_use_period = Duration::from_secs(60);
     world.sim.put(node("a").address("127.0.0.1").with("cpu", 4));
     world.sim.put(pod("web-1").uid("uid-web").owned_by("StatefulSet", "web").on("a"));
     world.sim.put(pod("db-1").uid("uid-db").owned_by("StatefulSet", "db").on("elsewhere"));
@@ -27,7 +30,7 @@ async fn start(world: &World) -> (Running, KeptAddress) {
 async fn start_with(world: &World, flags: &[&str]) -> (Running, KeptAddress) {
     let kept = KeptAddress::new().unwrap();
     let listen = format!("--listen-address={}", kept.address());
-    let flags = [&["--pod-use-period=1m", &listen], flags].concat();
+    let flags = [&[listen.as_str()], flags].concat();
     (world.start_with(&flags).await, kept)
 }
 
@@ -121,9 +124,10 @@ async fn an_exporter_that_hangs_or_lies_about_pods_disturbs_no_reading() {
         (PodsAnswer::Body("{\"pods\":".to_owned()), 1..=1),
         (PodsAnswer::Body("x".repeat(300_000)), 1..=1),
     ] {
-        let world = world().await;
+        let mut world = world().await;
+        world.poll_timeout = Duration::from_secs(3);
         world.exporter.say_of_pods(answer);
-        let (running, _kept) = start_with(&world, &["--poll-timeout=3s"]).await;
+        let (running, _kept) = start(&world).await;
         world.annotated("a", "mem_usage_avg_5m", "0.07000,2026-11-20T09:00:00Z").await;
         world.exporter.say(&CALM.replace("\": 7,", "\": 8,"));
         running.pass_minutes(4).await;
@@ -167,7 +171,7 @@ async fn a_replica_that_takes_over_tells_on_what_the_leader_before_has_learned()
     let replicas = format!("--replicas-address={}", address.address());
     let kept = KeptAddress::new().unwrap();
     let listen = format!("--listen-address={}", kept.address());
-    let flags = ["--pod-use-period=1m", "--lease-name=annotator", &listen, &replicas];
+    let flags = ["--lease-name=annotator", &listen, &replicas];
     world.set_time(leader.now());
     let standby = world.launch(&flags).await;
     standby.counted("plimsoll_annotator_workloads 1").await;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -95,11 +96,12 @@ async fn world(addresses: &[(&str, &str)]) -> World {
 
 #[tokio::test]
 async fn a_few_queries_serve_all_nodes_and_readings_have_their_samples_times() {
-    let world =
+    let mut world =
         world(&[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.4")]).await;
+    world.pod_use_period = Duration::from_secs(60);
     let (stub, flag) =
         Stub::start(&[("a", "63.012"), ("10.0.0.2:9100", "7"), ("c:9100", "NaN")]).await;
-    let _running = world.start_with(&[&flag, "--pod-use-period=1m"]).await;
+    let _running = world.start_with(&[&flag]).await;
     for metric in [CPU, MEM, MAX] {
         world.annotated("a", metric, "0.63012,2026-11-20T08:59:30Z").await;
         world.annotated("b", metric, "0.07000,2026-11-20T08:59:30Z").await;

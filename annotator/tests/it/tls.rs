@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use support::authority::{Authority, Signed, self_signed};
 use tokio_rustls::TlsAcceptor;
@@ -59,13 +60,9 @@ impl Secured {
     }
 
     async fn start(&self) -> Running {
-        self.start_with(&[]).await
-    }
-
-    async fn start_with(&self, flags: &[&str]) -> Running {
         let ca = format!("--exporter-ca-file={}", self.ca().display());
         let token = format!("--exporter-token-file={}", self.token().display());
-        self.world.start_with(&[&[ca.as_str(), &token], flags].concat()).await
+        self.world.start_with(&[&ca, &token]).await
     }
 }
 
@@ -137,7 +134,8 @@ async fn an_exporter_without_tls_gets_no_token() {
     let mut secured = Secured::new(&Authority::new(), NAME).await;
     secured.world.exporter = Exporter::start(CALM).await;
     // It waits for the end of a request that is none.
-    let running = secured.start_with(&["--poll-timeout=1s"]).await;
+    secured.world.poll_timeout = Duration::from_secs(1);
+    let running = secured.start().await;
     running.silent(1).await;
     assert_eq!(secured.world.exporter.asked(), 0);
 }

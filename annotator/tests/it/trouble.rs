@@ -1,5 +1,7 @@
 //! Exporters and API servers that misbehave.
 
+use std::time::Duration;
+
 use sim::{Failure, Fault, NODES, Verb};
 
 use crate::exporter::Answer;
@@ -9,8 +11,9 @@ const CPU: &str = "cpu_usage_avg_5m";
 
 #[tokio::test]
 async fn the_readings_of_a_silent_exporter_stay_until_it_answers_again() {
-    let world = World::with_node().await;
-    let running = world.start_with(&["--poll-timeout=1s"]).await;
+    let mut world = World::with_node().await;
+    world.poll_timeout = Duration::from_secs(1);
+    let running = world.start().await;
     let before = world.annotations("a");
     world.exporter.set(Answer::Hang);
     running.pass_minutes(10).await;
@@ -92,7 +95,7 @@ async fn an_exporter_at_a_loopback_address_is_not_asked_where_the_api_server_is_
     let (clock, _time) = annotator::clock::Clock::manual(START.parse().unwrap());
     let mut status = annotator::app::start(args, &context, clock).await.unwrap();
     let silent = status.wait_for(|status| status.silent == 2);
-    let silent = tokio::time::timeout(std::time::Duration::from_secs(120), silent).await;
+    let silent = tokio::time::timeout(Duration::from_secs(120), silent).await;
     assert!(silent.is_ok_and(|silent| silent.is_ok()));
     assert!(world.exporter.heads().is_empty(), "{:?}", world.exporter.heads());
     context.shutdown().cancel();

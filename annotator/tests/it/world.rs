@@ -42,6 +42,13 @@ pub(crate) struct World {
     pub(crate) folder: tempfile::TempDir,
     /// How long a load must be over its limit before the taint is set, where it is not as shipped.
     pub(crate) taint_after: Option<Duration>,
+    /// How many exporters are asked at the same time, where it is not as shipped.
+    pub(crate) concurrency: Option<u16>,
+    /// How long an exporter may take to answer: unless a test says otherwise, no answer is too late on a machine that
+    /// is busy with something else.
+    pub(crate) poll_timeout: Duration,
+    /// How often exporters are asked what each pod uses: unless a test says otherwise, never.
+    pub(crate) pod_use_period: Duration,
     time: Timestamp,
 }
 
@@ -60,7 +67,16 @@ impl World {
         sim.write_kubeconfig(&folder.path().join("kubeconfig")).unwrap();
         std::fs::write(folder.path().join("policy.yaml"), POLICY).unwrap();
         let exporter = Exporter::start(CALM).await;
-        Self { sim, exporter, folder, taint_after: None, time: START.parse().unwrap() }
+        Self {
+            sim,
+            exporter,
+            folder,
+            taint_after: None,
+            concurrency: None,
+            poll_timeout: Duration::from_secs(60),
+            pod_use_period: Duration::ZERO,
+            time: START.parse().unwrap(),
+        }
     }
 
     /// A world with one node, `a`.
@@ -123,22 +139,16 @@ impl World {
             format!("--policy-file={}", self.policy_file().display()),
             format!("--exporter-port={}", self.exporter.port),
         ];
-        // Unless a test says otherwise, each poll writes whatever moved, and none is too late on a machine that is busy
-        // with something else.
-        let usual = [
-            "--burst-interval=0s",
-            "--dead-band=0",
-            "--listen-address=127.0.0.1:0",
-            "--poll-timeout=60s",
-        ];
+        // Unless a test says otherwise, each poll writes whatever moved.
+        let usual = ["--burst-interval=0s", "--dead-band=0", "--listen-address=127.0.0.1:0"];
         let given = given.into_iter().chain(usual.map(str::to_owned));
         let given = given.filter(|flag| !flags.iter().any(|other| same_flag(flag, other)));
-        let learns = flags.iter().any(|flag| flag.starts_with("--pod-use-period"));
-        let flags =
-            if learns { flags.to_vec() } else { [flags, &["--pod-use-period=0s"]].concat() };
         let flags = given.chain(flags.iter().map(|flag| (*flag).to_owned()));
         let mut args = Args::try_parse_from(flags).unwrap();
         args.taints.taint_after = self.taint_after.unwrap_or(args.taints.taint_after);
+        args.concurrency = self.concurrency.unwrap_or(args.concurrency);
+        args.exporters.poll_timeout = self.poll_timeout;
+        args.exporters.pod_use_period = self.pod_use_period;
         args
     }
 

@@ -77,12 +77,12 @@ impl World {
             self.file("policy-file", "policy.yaml"),
             format!("--exporter-port={}", self.exporter_port),
             format!("--listen-address={}", self.annotator_address.address()),
-            "--poll-timeout=60s".to_owned(),
-            "--pod-use-period=0s".to_owned(),
             "--dead-band=0.9".to_owned(),
             "--burst-interval=0s".to_owned(),
         ];
-        let args = annotator::Args::try_parse_from(flags).unwrap();
+        let mut args = annotator::Args::try_parse_from(flags).unwrap();
+        args.exporters.poll_timeout = Duration::from_secs(60);
+        args.exporters.pod_use_period = Duration::ZERO;
         let (clock, time) = Clock::manual(time);
         let context = Context::new(daemon::program!());
         let status = annotator::app::start(args, &context, clock.clone()).await.unwrap();

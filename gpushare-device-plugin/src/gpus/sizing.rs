@@ -16,8 +16,6 @@ pub struct Sizing {
     pub unit: MiB,
     /// Percent of each GPU's memory that is not offered.
     pub reserve_percent: u8,
-    /// Memory of each GPU that is not offered, at least.
-    pub reserve_min: MiB,
     /// The memory of a GPU that has none of its own; `None` if such a GPU is not offered.
     pub unified: Option<MiB>,
 }
@@ -37,7 +35,7 @@ pub struct TooManyUnits {
 impl Sizing {
     /// A sizing without reserve.
     pub fn of_unit(unit: MiB) -> Self {
-        Self { unit, reserve_percent: 0, reserve_min: MiB(0), unified: None }
+        Self { unit, reserve_percent: 0, unified: None }
     }
 
     /// The whole units of a GPU of this memory; `None` if a unit is 0 MiB.
@@ -49,7 +47,7 @@ impl Sizing {
     /// What is offered of a GPU of this memory: all but the reserve.
     pub fn offered(self, memory: MiB) -> MiB {
         let part = memory.0.saturating_mul(u64::from(self.reserve_percent)).div_ceil(100);
-        MiB(memory.0.saturating_sub(part.max(self.reserve_min.0)))
+        MiB(memory.0.saturating_sub(part))
     }
 
     /// Checks that the node has at most [`MAX_UNITS`] units.
@@ -83,20 +81,14 @@ mod tests {
     use crate::gpus::Gpu;
 
     /// The units of a GPU of 16 GiB.
-    fn units(reserve_percent: u8, reserve_min: u64) -> u32 {
-        let sizing = Sizing {
-            unit: MiB(1024),
-            reserve_percent,
-            reserve_min: MiB(reserve_min),
-            unified: None,
-        };
+    fn units(reserve_percent: u8) -> u32 {
+        let sizing = Sizing { reserve_percent, ..Sizing::of_unit(MiB(1024)) };
         sizing.units(MiB(16_384)).unwrap().0
     }
 
     #[test]
-    fn of_percent_and_minimum_the_more_is_kept_back() {
-        assert_eq!([units(0, 0), units(0, 1), units(5, 0), units(5, 2048)], [16, 15, 15, 14]);
-        assert_eq!([units(0, 16_384), units(0, 99_999), units(90, 0)], [0, 0, 1]);
+    fn what_is_kept_back_leaves_whole_units() {
+        assert_eq!([units(0), units(1), units(6), units(7), units(90)], [16, 15, 15, 14, 1]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ const CONCURRENCY: usize = 32;
 /// How long an answer and its patch take.
 const ANSWER: SignedDuration = SignedDuration::from_millis(20);
 
-/// How long a silent exporter's poll takes: `--poll-timeout`.
+/// How long a silent exporter's poll takes: as long as it may.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(3);
 
 /// 5,000 nodes, half of them silent or slow.

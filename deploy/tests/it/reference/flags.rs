@@ -22,7 +22,6 @@ annotator exporter-ca-file [the exporters' certificates](certificates.md#turn-on
 annotator exporter-service [where exporters are found](readings.md#where-exporters-are-found)
 annotator lease-name [several annotators](operations.md#annotator-replicas)
 annotator metrics-server [metrics-server](readings.md#metrics-server-in-place-of-exporters)
-annotator pod-use-period [what workloads use](readings.md#what-workloads-use)
 annotator policy-file [the load policy](policy.md)
 annotator prometheus-url [Prometheus](readings.md#prometheus-in-place-of-exporters)
 annotator replicas-address [what workloads use](readings.md#what-workloads-use)

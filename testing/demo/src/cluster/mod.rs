@@ -128,7 +128,7 @@ impl Cluster {
         self.run(EXTENDER, EXTENDER, &[&common[..], &extender].concat(), &[])?;
         let listen = format!("--listen-address={}", loopback(0));
         // Every two seconds is polled, and shown.
-        let at_once = ["--poll-timeout=10s", "--burst-interval=0s", "--dead-band=0"];
+        let at_once = ["--burst-interval=0s", "--dead-band=0"];
         let annotator = [&[any_admin_port(), listen][..], &at_once.map(str::to_owned)].concat();
         self.run(ANNOTATOR, ANNOTATOR, &[&common[..], &annotator].concat(), &[])?;
         for plan in &FLEET {

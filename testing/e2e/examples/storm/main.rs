@@ -142,7 +142,7 @@ impl Storm {
             .arg(format!("--kubeconfig={}", folder.join("kubeconfig").display()))
             .arg(format!("--policy-file={}", policy.display()))
             .arg(format!("--exporter-port={exporters}"))
-            .args(["--pod-use-period=0s", "--admin-address=127.0.0.1:0"])
+            .arg("--admin-address=127.0.0.1:0")
             .args(flags);
         start(annotator, &folder.join("annotator.log"))
     }
