@@ -61,13 +61,15 @@ fn the_rules_of_the_operator_are_the_shipped_ones_with_your_copy_of_the_runbook(
 #[ignore = "make chart"]
 fn every_dashboard_is_a_config_map_that_grafanas_sidecar_finds() {
     let folder = deploy::folder().join("chart/monitoring/dashboards");
-    let objects = manifests(&[ALL_OF_MONITORING]);
+    let objects = manifests(&[ALL_OF_MONITORING, "monitoring.labels.release=x"]);
     let mut count = 0;
     for file in std::fs::read_dir(folder).expect("dashboards") {
         let path = file.expect("a file").path();
         let name = path.file_stem().expect("a name").display().to_string();
         let map = objects.object("ConfigMap", &format!("plimsoll-dashboard-{name}"));
-        assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+        let labels = &map["metadata"]["labels"];
+        assert_eq!([&labels["grafana_dashboard"], &labels["release"]], ["1", "x"]);
+        assert_eq!(map["metadata"]["annotations"]["grafana_folder"], "Plimsoll");
         let text = map["data"][format!("{name}.json")].as_str().expect("a text");
         assert!(text == std::fs::read_to_string(&path).expect("a text"), "{name}");
         count += 1;

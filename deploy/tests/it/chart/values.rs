@@ -49,7 +49,6 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"gpuNodes.runtimeClass="nvidia""#, "runtimeClass"),
         (r#"extender.replicas=0"#, "replicas"),
         (r#"extender.tls="yes""#, "tls"),
-        (r#"extender.existingSecret="""#, "existingSecret"),
         (r#"extender.resources.limit={}"#, "limit"),
         (r#"extender.resources.limits.memory="640MB""#, "memory"),
         (r#"extender.env.PLIMSOLL_LOG_LEVEL=5"#, "PLIMSOLL_LOG_LEVEL"),
@@ -73,8 +72,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"networkPolicy.enabled=true"#, "enabled"),
         (r#"networkPolicy.controlPlane=["192.0.2.10"]"#, "controlPlane"),
         (r#"monitoring.podMonitors="yes""#, "podMonitors"),
-        (r#"monitoring.interval="30""#, "interval"),
-        (r#"monitoring.dashboardLabels={"grafana_dashboard":1}"#, "grafana_dashboard"),
+        (r#"monitoring.labels={"release":1}"#, "release"),
         (r#"monitoring.runbookUrl="docs/monitoring.md""#, "runbookUrl"),
         (r#"criticalPodsQuota=true"#, "criticalPodsQuota"),
         (r#"certManager.issuer="AWSPCAIssuer/mine""#, "issuer"),
@@ -102,7 +100,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let shared = r#"nodeAgents.namespace="kube-system""#;
     let profile =
         r#"scheduler.configuration="profiles: [{schedulerName: plimsoll-scheduler}, {}]""#;
-    let contradictions: [(&[&str], &str); 32] = [
+    let contradictions: [(&[&str], &str); 31] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -130,7 +128,6 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         (&[set_name], "scheduler.setName.namespaces is set, and with scheduler.mode external"),
         (&[none, set_name], "scheduler.setName.namespaces is set, and with scheduler.mode none"),
         (&[r#"scheduler.configuration="x""#], "scheduler.configuration is set"),
-        (&[r#"scheduler.existingSecret="x""#], "scheduler.existingSecret is set"),
         (&[r#"scheduler.image="r.example.com/k:v1.35.0""#], "scheduler.image is set"),
         (&[none, r#"scheduler.image="r.example.com/k:v1""#], "or set scheduler.mode to second"),
         (
@@ -393,25 +390,6 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
     assert!(!objects.keys().any(|key| key.contains(" Issuer ")), "the CA is another's");
 }
 
-/// Programs, cert-manager and Prometheus know a Secret by one name.
-#[test]
-#[ignore = "make chart"]
-fn secrets_of_other_names_have_them_everywhere() {
-    let mut values = MANY.to_vec();
-    values.extend(["extender.existingSecret=a", "scheduler.existingSecret=b"]);
-    values.extend(["exporter.existingSecret=c", "exporter.tokenSecret=d"]);
-    values.extend(["nodeAgents.namespace=agents", "certManager.issuer=ClusterIssuer/mine"]);
-    let shipped =
-        ["scheduler-extender-tls", "kube-scheduler-tls", "exporter-tls", "exporter-token"];
-    for by in HELMS {
-        for (key, object) in chart_objects(by, "plimsoll", &values) {
-            let text = object.to_string();
-            let name = shipped.iter().find(|name| text.contains(**name));
-            assert!(name.is_none(), "{by}, {key} names {name:?}");
-        }
-    }
-}
-
 /// The values of many components, of which each pair goes together.
 pub(super) const MANY: [&str; 25] = [
     "namespace.create=true",
@@ -576,7 +554,6 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("scheduler.mode", r#""none""#, &[]),
     ("scheduler.image", r#""mirror.example.com/kube-scheduler""#, SECOND),
     ("scheduler.configuration", r#""profiles: [{schedulerName: plimsoll-scheduler}]""#, SECOND),
-    ("scheduler.existingSecret", r#""mine""#, SECOND),
     ("scheduler.setName.namespaces", r#"["a"]"#, SECOND),
     (
         "scheduler.setName.pods",
@@ -594,7 +571,6 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("gpuNodes.runtimeClassName", r#""nvidia""#, &[]),
     ("extender.replicas", "3", &[]),
     ("extender.tls", "false", &[]),
-    ("extender.existingSecret", r#""mine""#, &[]),
     ("extender.evictForCards", "true", &[]),
     ("extender.moveForCards", "true", &[]),
     ("extender.evictOutsideMps", "true", &[]),
@@ -606,8 +582,6 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("exporter.gpuSignals", "true", &[]),
     ("exporter.hostFileSystems", "true", &[]),
     ("exporter.tls", "true", &[]),
-    ("exporter.existingSecret", r#""mine""#, &["exporter.tls=true"]),
-    ("exporter.tokenSecret", r#""mine""#, &["exporter.tls=true"]),
     ("devicePlugin.kubeletDir", r#""/var/lib/k0s/kubelet""#, &[]),
     ("devicePlugin.processes", "true", &[]),
     ("devicePlugin.unhealthyConfigMaps", "true", &[]),
@@ -626,12 +600,9 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("networkPolicy.deny", "true", &[]),
     ("networkPolicy.monitoringNamespace", r#""m""#, &["networkPolicy.deny=true"]),
     ("monitoring.podMonitors", "true", &[]),
-    ("monitoring.interval", r#""1m""#, &["monitoring.podMonitors=true"]),
     ("monitoring.rules", "true", &[]),
     ("monitoring.labels", r#"{"release":"x"}"#, &["monitoring.rules=true"]),
     ("monitoring.dashboards", "true", &[]),
-    ("monitoring.dashboardLabels.grafana_dashboard", r#""yes""#, &["monitoring.dashboards=true"]),
-    ("monitoring.dashboardAnnotations", r#"{"a":"x"}"#, &["monitoring.dashboards=true"]),
     ("monitoring.runbookUrl", r#""https://git.example.com/a.md""#, &["monitoring.rules=true"]),
     ("criticalPodsQuota", r#""always""#, &[]),
     ("certManager.enabled", "true", &[]),
