@@ -111,19 +111,12 @@ subjects:
   namespace: {{ include "plimsoll.namespace" . }}
 {{- end }}
 
-{{- /* A ClusterRole up to its rules, bound to the program: (list $ PROGRAM NAME). */ -}}
-{{- define "plimsoll.clusterRole" }}
-{{- include "plimsoll.binding" (list (index . 0) (index . 1) (index . 2) "" "ClusterRole" (index . 2)) }}
----
-{{ include "plimsoll.object" (list (index . 0) "rbac.authorization.k8s.io/v1" "ClusterRole" (index . 2) "" (index . 1)) }}
-rules:
-{{- end }}
-
-{{- /* A Role up to its rules, bound to the program: (list $ PROGRAM NAME NAMESPACE). */ -}}
+{{- /* A Role up to its rules, bound to the program: (list $ PROGRAM NAME NAMESPACE); with "" a ClusterRole. */ -}}
 {{- define "plimsoll.role" }}
-{{- include "plimsoll.binding" (list (index . 0) (index . 1) (index . 2) (index . 3) "Role" (index . 2)) }}
+{{- $kind := empty (index . 3) | ternary "ClusterRole" "Role" }}
+{{- include "plimsoll.binding" (list (index . 0) (index . 1) (index . 2) (index . 3) $kind (index . 2)) }}
 ---
-{{ include "plimsoll.object" (list (index . 0) "rbac.authorization.k8s.io/v1" "Role" (index . 2) (index . 3) (index . 1)) }}
+{{ include "plimsoll.object" (list (index . 0) "rbac.authorization.k8s.io/v1" $kind (index . 2) (index . 3) (index . 1)) }}
 rules:
 {{- end }}
 
@@ -139,7 +132,7 @@ rules:
   verbs: [create]
 {{- end }}
 
-{{- /* A Deployment up to its pod template: (list $ PROGRAM REPLICAS SURGE UNAVAILABLE). */ -}}
+{{- /* A Deployment: (list $ PROGRAM REPLICAS SURGE UNAVAILABLE, the text of its pod template). */ -}}
 {{- define "plimsoll.deployment" -}}
 {{ include "plimsoll.own" (list (index . 0) "apps/v1" "Deployment" (index . 1)) }}
 spec:
@@ -149,6 +142,7 @@ spec:
     rollingUpdate: {maxSurge: {{ index . 3 }}, maxUnavailable: {{ index . 4 }}}
   selector:
     matchLabels: {{- include "plimsoll.selector" (index . 1) | nindent 6 }}
+{{- include "plimsoll.template" (list (index . 0) (index . 1) (index . 5)) }}
 {{- end }}
 
 {{- /* In CEL: that a write changes nothing else in an object's metadata than annotations. */ -}}
@@ -193,13 +187,27 @@ spec:
     expression: "request.userInfo.username == '{{ include "plimsoll.user" (list (index . 0) (index . 6)) }}'"
 {{- end }}
 
-{{- /* Validations of events, by a program's token: it changes its own alone (PROGRAM). */ -}}
-{{- define "plimsoll.ownEvents" }}
+{{- /* A token writes and changes events of its program alone, about what CEL says: (list $ PROGRAM CEL WORDS). */ -}}
+{{- define "plimsoll.eventsPolicy" }}
+{{- $program := index . 1 }}
+{{- $component := include "plimsoll.componentOf" $program }}
+{{- $name := printf "plimsoll-%s-events" $component }}
+{{- include "plimsoll.tokenPolicy" (list (index . 0) $name "admission" "events.k8s.io" "CREATE, UPDATE, DELETE" "events" $program) }}
+  {{- if contains "variables.ownNode" (index . 2) }}
+  variables:
+  {{- include "plimsoll.ownNode" . }}
+  {{- end }}
+  validations:
+  - expression: >-
+      request.operation != 'DELETE' && object.?reportingController.orValue('') == 'plimsoll-{{ $program }}' &&
+      {{ index . 2 }}
+    message: the {{ replace "-" " " $component }}'s token writes events of plimsoll-{{ $program }} about {{ index . 3 }} alone
+    reason: Forbidden
   - expression: >-
       request.operation != 'UPDATE' || (
-      oldObject.?reportingController.orValue('') == 'plimsoll-{{ . }}' &&
+      oldObject.?reportingController.orValue('') == 'plimsoll-{{ $program }}' &&
       object.?regarding == oldObject.?regarding)
-    message: the {{ include "plimsoll.componentOf" . | replace "-" " " }}'s token changes the events of plimsoll-{{ . }} alone
+    message: the {{ replace "-" " " $component }}'s token changes the events of plimsoll-{{ $program }} alone
     reason: Forbidden
 {{- end }}
 
@@ -300,11 +308,7 @@ the place of the one with its name or path. Other lists replace. What is null go
 {{- /* The metadata of a workload's pods: (list $ NAME). */ -}}
 {{- define "plimsoll.podMetadata" }}
     metadata:
-      labels:
-        {{- with include "plimsoll.component" . | trim }}
-        {{- nindent 8 . }}
-        {{- end }}
-        {{- include "plimsoll.selector" . | nindent 8 }}
+      labels: {{- print (include "plimsoll.component" .) (include "plimsoll.selector" .) | nindent 8 }}
 {{- end }}
 
 {{- /* Lines of every pod's spec: (list $ PRIORITYCLASS). */ -}}
@@ -385,14 +389,19 @@ may follow. */ -}}
           failureThreshold: 3
 {{- end }}
 
-{{- /* A source of a projected volume: (list SECRET KEY...). Files of it are readable for the pod's user, and follow changes. */ -}}
-{{- define "plimsoll.secret" }}
+{{- /* A volume: files of Secrets for the pod's user. They follow changes. (list VOLUME (list SECRET KEY...)...) */ -}}
+{{- define "plimsoll.secrets" }}
+      - name: {{ first . }}
+        projected:
+          sources:
+          {{- range rest . }}
           - secret:
               name: {{ first . }}
               items:
               {{- range rest . }}
               - {key: {{ . }}, path: {{ . }}}
               {{- end }}
+          {{- end }}
 {{- end }}
 
 {{- /* Sets the variables of names that are not the programs' own: (list $ VARIABLES). */ -}}
@@ -463,13 +472,16 @@ nvidia.com/gpu.present feature.node.kubernetes.io/pci-10de.present feature.node.
               {{- end }}
 {{- end }}
 
-{{- /* Lines of a pod's spec: that it goes to GPU nodes. */ -}}
+{{- /* Lines of a pod's spec: that it goes to GPU nodes, and the runtime class that it has there. */ -}}
 {{- define "plimsoll.onGpuNodes" }}
 {{- $find := .Values.gpuNodes.find }}
 {{- $label := include "plimsoll.gpuLabel" . | fromJsonArray }}
 {{- $key := index $label 0 }}
 {{- $value := index $label 1 }}
 {{- $machines := "plimsoll.gpuMachines" }}
+      {{- with .Values.gpuNodes.runtimeClassName }}
+      runtimeClassName: {{ . }}
+      {{- end }}
       nodeSelector:
         {{- include "plimsoll.nodeSelector" . | nindent 8 }}
         {{- if eq $find "label" }}
