@@ -4,6 +4,7 @@
 //! asks for more than the largest app container.
 
 use anyhow::{Result, bail};
+use api::share_config::{API_VERSION, KIND};
 use placement::gpu::{ContainerKind, ContainerRequest, GpuFilter, GpuRequest, Isolation};
 use placement::names::Names;
 use placement::units::{Cores, Units};
@@ -13,9 +14,6 @@ use super::yaml::Yaml;
 
 /// The one request of each claim.
 const REQUEST: &str = "gpu";
-
-/// The apiVersion of the driver's own parameters.
-const CONFIG_VERSION: &str = "plimsoll.dev/v1";
 
 /// What a claim has of each of its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,8 +178,8 @@ pub(super) fn template_spec(share: Share, filter: &GpuFilter, names: &Names) -> 
 /// The driver's own parameters; `None` where the defaults do.
 fn parameters(share: Share, isolation: Isolation) -> Option<Yaml> {
     let mut fields = vec![
-        ("apiVersion".to_owned(), Yaml::scalar(CONFIG_VERSION)),
-        ("kind".to_owned(), Yaml::scalar("ShareConfig")),
+        ("apiVersion".to_owned(), Yaml::scalar(API_VERSION)),
+        ("kind".to_owned(), Yaml::scalar(KIND)),
     ];
     let without = fields.len();
     // By units `none` is no isolation at least, which is any.

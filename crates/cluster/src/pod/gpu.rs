@@ -10,23 +10,18 @@ use api::JsonError;
 use api::per_container::PerContainer;
 use placement::gpu::{
     ContainerKind, ContainerRequest, GpuFilter, GpuOptions, GpuRequest, GpuUse, Isolation,
-    PatternError, Patterns, RequestError, Strategy, UnknownIsolation, UnknownStrategy,
+    PatternError, Patterns, RequestError, Strategy, UnexpectedValue, UnknownIsolation,
+    UnknownStrategy,
 };
 use placement::names::Names;
 use placement::quantity::QuantityError;
 use placement::reason;
-use placement::units::{Cores, Units};
+use placement::units::Units;
 
 use super::{Container, GpuPod, Pod};
 use crate::gpu::{self, MAX_ANNOTATION_BYTES};
 use crate::quantity::Quantity;
 use placement::names::aliyun;
-
-/// The most GPUs that one container may request: more than any machine has.
-const MAX_GPUS: u32 = 64;
-
-/// The most processes of one container that use its GPUs: more than any GPU serves.
-const MAX_PROCESSES: u16 = 1024;
 
 /// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room
 /// for thousands of containers.
@@ -126,13 +121,8 @@ pub enum ValueError {
     #[error("no container `{0}` asks for GPU memory")]
     NoSuchContainer(String),
     /// A value.
-    #[error("expected {expected}, found `{found}`")]
-    Unexpected {
-        /// The values that are valid.
-        expected: &'static str,
-        /// The value that was found, cut off.
-        found: String,
-    },
+    #[error(transparent)]
+    Unexpected(#[from] UnexpectedValue),
     /// A list of models or UUIDs.
     #[error(transparent)]
     Pattern(#[from] PatternError),
@@ -304,12 +294,14 @@ impl Pod {
         names: &Names,
         mut containers: Vec<ContainerRequest>,
     ) -> Result<(Vec<ContainerRequest>, GpuOptions), GpuRequestError> {
-        self.read(names.gpu_count(), GpuAnnotation::GpuCount).each(&mut containers, gpu_count)?;
-        self.read(names.gpu_cores(), GpuAnnotation::Cores).each(&mut containers, cores)?;
+        self.read(names.gpu_count(), GpuAnnotation::GpuCount)
+            .each(&mut containers, GpuUse::read_gpu_count)?;
+        self.read(names.gpu_cores(), GpuAnnotation::Cores)
+            .each(&mut containers, GpuUse::read_cores)?;
         self.read(names.gpu_processes(), GpuAnnotation::Processes)
-            .each(&mut containers, processes)?;
+            .each(&mut containers, GpuUse::read_processes)?;
         self.read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
-            .each(&mut containers, memory_limit)?;
+            .each(&mut containers, GpuUse::read_memory_limit)?;
         let mut filter = GpuFilter {
             models: self
                 .read(names.gpu_model(), GpuAnnotation::Model)
@@ -399,7 +391,7 @@ impl Annotation<'_> {
     {
         let parsed = self.text.map(|text| match text.len() {
             0..=MAX_LIST => text.trim().parse().map_err(ValueError::from),
-            _ => Err(unexpected("at most 4 KiB", text)),
+            _ => Err(UnexpectedValue::new("at most 4 KiB", text).into()),
         });
         parsed.transpose().map_err(|cause| self.error(cause))
     }
@@ -408,7 +400,7 @@ impl Annotation<'_> {
     fn each(
         &self,
         containers: &mut [ContainerRequest],
-        set: fn(&mut GpuUse, &str) -> Result<(), ValueError>,
+        set: fn(&mut GpuUse, &str) -> Result<(), UnexpectedValue>,
     ) -> Result<(), GpuRequestError> {
         let Some(text) = self.text else { return Ok(()) };
         let read = PerContainer::read(text).map_err(ValueError::Unreadable);
@@ -420,7 +412,7 @@ impl Annotation<'_> {
         }
         for ask in containers.iter_mut().filter(|ask| !ask.units.is_zero()) {
             if let Some(value) = values.of(&ask.name) {
-                set(&mut ask.gpu_use, value).map_err(|cause| self.error(cause))?;
+                set(&mut ask.gpu_use, value).map_err(|cause| self.error(cause.into()))?;
             }
         }
         Ok(())
@@ -431,78 +423,6 @@ impl Annotation<'_> {
     }
 }
 
-/// `2`, `exclusive` or `2 exclusive`.
-fn gpu_count(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
-    let mut words = value.split_whitespace();
-    let mut word = words.next();
-    let count = word.filter(|word| *word != "exclusive");
-    if count.is_some() {
-        word = words.next();
-    }
-    let gpus = match count {
-        Some(count) => count.parse().ok().filter(|gpus| (1..=MAX_GPUS).contains(gpus)),
-        None => word.is_some().then_some(1),
-    };
-    let exclusive = word == Some("exclusive");
-    match (gpus, word.is_some() == exclusive && words.next().is_none()) {
-        (Some(gpus), true) => {
-            (gpu_use.gpus, gpu_use.exclusive) = (gpus, exclusive);
-            Ok(())
-        }
-        _ => Err(unexpected("1 to 64 GPUs, `exclusive`, or both as in `2 exclusive`", value)),
-    }
-}
-
-fn cores(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
-    let percent = value.parse().ok().map(Cores).filter(|cores| *cores <= Cores::ALL);
-    gpu_use.cores = percent.ok_or_else(|| unexpected("0 to 100 percent of each GPU", value))?;
-    Ok(())
-}
-
-fn processes(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
-    let processes = value.parse().ok().filter(|count| (1..=MAX_PROCESSES).contains(count));
-    gpu_use.processes = processes.ok_or_else(|| unexpected("1 to 1024 processes", value))?;
-    Ok(())
-}
-
-fn memory_limit(gpu_use: &mut GpuUse, value: &str) -> Result<(), ValueError> {
-    let units = value.parse().ok().map(Units);
-    gpu_use.limit = Some(units.ok_or_else(|| unexpected("a whole number of units", value))?);
-    Ok(())
-}
-
-fn unexpected(expected: &'static str, found: &str) -> ValueError {
-    ValueError::Unexpected { expected, found: cut(found) }
-}
-
 fn cut(text: &str) -> String {
     text.chars().take(QUOTED).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read_gpu_count(value: &str) -> Result<(u32, bool), ValueError> {
-        let mut gpu_use = GpuUse::default();
-        gpu_count(&mut gpu_use, value).map(|()| (gpu_use.gpus, gpu_use.exclusive))
-    }
-
-    #[test]
-    fn a_gpu_count_is_a_number_or_exclusive_or_both() {
-        for (value, gpus) in [
-            ("1", (1, false)),
-            ("64", (64, false)),
-            ("exclusive", (1, true)),
-            (" 2  exclusive ", (2, true)),
-        ] {
-            assert_eq!(read_gpu_count(value).ok(), Some(gpus), "{value:?}");
-        }
-        for value in
-            ["", "0", "65", "-1", "two", "exclusive 2", "2 exclusiv", "2 exclusive x", "2 2"]
-        {
-            let error = read_gpu_count(value).unwrap_err().to_string();
-            assert!(error.starts_with("expected 1 to 64 GPUs"), "{value:?}: {error}");
-        }
-    }
 }
