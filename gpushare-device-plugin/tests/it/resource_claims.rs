@@ -170,7 +170,7 @@ async fn what_would_be_over_waits_in_the_call_for_processes_to_end() {
     tokio::pin!(waiting);
     assert!(timeout(A_WHILE, &mut waiting).await.is_err(), "its processes run");
     assert!(file(&rig, "a").exists() && !file(&rig, "b").exists());
-    rig.processes(FIRST, false);
+    rig.no_group(FIRST);
     let devices = timeout(PATIENCE, waiting).await.unwrap().unwrap();
     assert_eq!(devices[0].device_name, A.to_lowercase());
 }

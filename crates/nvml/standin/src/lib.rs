@@ -228,6 +228,29 @@ pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: Handle, minor: *mut c_
     unsafe { put(minor, identity(device, |_, gpu| gpu.minor)) }
 }
 
+/// The GPU's place on the PCI bus.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: *mut PciInfo) -> Return {
+    let place = |_, gpu: Gpu| {
+        let bus = gpu.pci_bus?;
+        Some(PciInfo { bus, ..PciInfo::default() })
+    };
+    unsafe { put(pci, identity(device, place)) }
+}
+
+/// As `nvmlPciInfo_t`; the numbers alone are filled in.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PciInfo {
+    legacy_id: [c_char; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    device_id: c_uint,
+    subsystem_id: c_uint,
+    id: [c_char; 32],
+}
+
 /// A bit mask of the NUMA nodes near the GPU; only its first word can be set here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryAffinity(

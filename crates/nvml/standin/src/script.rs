@@ -59,6 +59,8 @@ pub struct Gpu {
     /// NUMA node of the host memory nearest to the GPU.
     #[serde(default)]
     pub numa_node: Option<u32>,
+    /// Its number on the PCI bus of domain 0.
+    pub pci_bus: Option<u32>,
     /// Major number of its CUDA compute capability.
     #[serde(default)]
     pub cuda_major: Option<i32>,
