@@ -227,7 +227,7 @@ function AllBars() {
 /** How a charge is drawn. */
 const LOOKS = {
   recorded: 'held', chosen: 'reserved', claimed: 'reserved', nominated: 'reserved',
-  'unknown-place': 'doubtful', 'unproven-claim': 'doubtful', unmanaged: 'unmanaged',
+  'unknown-place': 'doubtful', 'unproven-claim': 'doubtful', unmanaged: 'unmanaged', 'resource-claim': 'held',
 };
 
 function lookOf(charge) {
@@ -271,20 +271,25 @@ function CardBars({ cards, all = cards }) {
 }
 
 function keyOf({ card, charge }) {
-  return `${card.index}/${charge.namespace}/${charge.name}`;
+  return `${card.index}/${charge.namespace}/${charge.name}/${charge.resourceClaim ?? ''}`;
 }
 
 function charges(card, namespaces) {
   const all = Math.max(card.units, card.charges.reduce((sum, charge) => sum + charge.units, 0));
   return card.charges.map(charge => {
-    const pod = charge.namespace ? `${charge.namespace}/${charge.name}` : charge.name || 'no pod';
-    const text = `${pod}: ${counted(charge.units, 'unit')}${charge.cores ? `, ${charge.cores}% of compute` : ''}, ${words(charge.basis)}`;
+    const text = `${holderOf(charge)}: ${counted(charge.units, 'unit')}${charge.memory ? ` (${charge.memory} MiB)` : ''}${charge.cores ? `, ${charge.cores}% of compute` : ''}, ${words(charge.basis)}`;
     return html`<li key=${keyOf({ card, charge })} title=${text} class=${`charge ${lookOf(charge)}`}
       style=${{ width: `${(charge.units / all) * 100}%`, ...hue(namespaces.indexOf(charge.namespace)) }}>
-      ${charge.namespace ? html`<a href=${address('pod', charge.namespace, charge.name)} aria-label=${text}>${charge.name}</a>`
+      ${charge.namespace && !charge.resourceClaim ? html`<a href=${address('pod', charge.namespace, charge.name)} aria-label=${text}>${charge.name}</a>`
         : html`<span aria-label=${text} role="img">${charge.name || 'no pod'}</span>`}
     </li>`;
   });
+}
+
+/** The pod or ResourceClaim of a charge. */
+function holderOf(charge) {
+  const name = charge.namespace ? `${charge.namespace}/${charge.name}` : charge.name || 'no pod';
+  return charge.resourceClaim ? `ResourceClaim ${name}` : name;
 }
 
 /** What the bars show by colour and width. */
@@ -292,7 +297,7 @@ function Charges({ cards }) {
   const rows = cards.flatMap(card => card.charges.map(charge => ({ card, charge })));
   if (rows.length === 0) return null;
   return html`<${Table} rows=${rows} keyOf=${keyOf} columns=${[
-    ['Pod', ({ charge }) => (charge.namespace ? html`<${PodLink} pod=${charge} />` : charge.name || 'no pod'), 'name'],
+    ['Pod', ({ charge }) => (charge.namespace && !charge.resourceClaim ? html`<${PodLink} pod=${charge} />` : holderOf(charge)), 'name'],
     ['GPU', ({ card }) => card.index, 'number'],
     ['Units', ({ charge }) => charge.units, 'number'],
     ['Compute', ({ charge }) => (charge.cores ? `${charge.cores}%` : '–'), 'number'],

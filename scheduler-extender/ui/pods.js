@@ -219,7 +219,7 @@ function CardsTable({ cards }) {
     ['Free', card => `${card.free} of ${card.units}`, 'number'],
     ['Compute free', card => `${card.freeCores}%`, 'number'],
     ['Outcome', card => html`${words(card.outcome)}${chosen.has(card.index) && html` <b>chosen</b>`}`],
-    ['Held by', card => (card.charges ?? []).map(charge => `${charge.units} ${charge.pod ? charge.pod.slice(0, 8) : 'unmanaged'}`).join(', '), 'remarks'],
+    ['Held by', card => (card.charges ?? []).map(charge => `${charge.units} ${charge.resourceClaim ?? (charge.pod ? charge.pod.slice(0, 8) : 'unmanaged')}`).join(', '), 'remarks'],
   ]} />
   ${cards.cost !== undefined && chosen.size > 0 && html`<p class="legend">The placement costs ${decimal(cards.cost / 1e6)} of a GPU that it makes useless for future pods.</p>`}`;
 }

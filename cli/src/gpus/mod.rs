@@ -51,17 +51,26 @@ pub(crate) fn closed(why: Closed) -> &'static str {
     }
 }
 
-/// The holder of a charge: `ml/train-1`.
+/// The holder of a charge: `ml/train-1`, or `ml/share (ResourceClaim, 4096 MiB)`.
 fn holder(charge: &Charge) -> String {
     let name = match (charge.namespace.as_str(), charge.name.as_str()) {
         ("", "") => "unmanaged".to_owned(),
         ("", name) => name.to_owned(),
         (namespace, name) => format!("{namespace}/{name}"),
     };
+    let name = match charge.memory {
+        Some(memory) if charge.resource_claim => format!("{name} (ResourceClaim, {memory} MiB)"),
+        None if charge.resource_claim => format!("{name} (ResourceClaim)"),
+        _ => name,
+    };
     match charge.basis {
         Basis::UnknownPlace | Basis::UnprovenClaim => format!("{name} (GPU unknown)"),
         Basis::Nominated => format!("{name} (kept for it)"),
-        Basis::Recorded | Basis::Chosen | Basis::Claimed | Basis::Unmanaged => name,
+        Basis::Recorded
+        | Basis::Chosen
+        | Basis::Claimed
+        | Basis::Unmanaged
+        | Basis::ResourceClaim => name,
     }
 }
 
@@ -81,4 +90,24 @@ fn write_doubts(replica: &Replica, output: &mut dyn Write) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(resource_claim: bool, memory: Option<u64>, basis: Basis) -> String {
+        let (namespace, name) = ("ml".to_owned(), "share".to_owned());
+        holder(&Charge { namespace, name, resource_claim, units: 6, memory, cores: 30, basis })
+    }
+
+    #[test]
+    fn a_resource_claim_is_not_taken_for_a_pod() {
+        assert_eq!(held(false, None, Basis::Recorded), "ml/share");
+        let by_claim = held(true, Some(6000), Basis::ResourceClaim);
+        assert_eq!(by_claim, "ml/share (ResourceClaim, 6000 MiB)");
+        assert_eq!(held(true, None, Basis::ResourceClaim), "ml/share (ResourceClaim)");
+        let of_another_gpu = held(true, None, Basis::UnknownPlace);
+        assert_eq!(of_another_gpu, "ml/share (ResourceClaim) (GPU unknown)");
+    }
 }

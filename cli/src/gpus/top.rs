@@ -192,6 +192,9 @@ fn node_row(node: &HotNode, shown: &[usize]) -> Vec<String> {
 struct Holder {
     namespace: String,
     name: String,
+    /// Whether it is a ResourceClaim, and no pod.
+    #[serde(rename = "resourceClaim", skip_serializing_if = "std::ops::Not::not")]
+    is_claim: bool,
     node: String,
     units: u32,
     /// Percent of the compute of its GPUs together.
@@ -209,22 +212,25 @@ fn pods(flags: &TopPods, output: &mut dyn Write) -> Result<()> {
     let mut holders = holders(&gpus);
     holders.retain(|it| namespace.as_ref().is_none_or(|namespace| it.namespace == *namespace));
     holders.retain(|it| is_chosen(&it.node));
-    let name = |it: &Holder| format!("pod/{}", it.name);
+    let kind = |it: &Holder| if it.is_claim { "resourceclaim" } else { "pod" };
+    let name = |it: &Holder| format!("{}/{}", kind(it), it.name);
     let heading = ["NAMESPACE", "POD", "UNITS", "COMPUTE", "NODE", "GPUS"];
     let none = format!("No pod holds units of GPUs{}.", scope(namespace.as_deref()));
     let items = Items { time: gpus.time, replica: gpus.replica, items: holders };
     items.write(flags, name, &heading, holder_row, &none, output)
 }
 
-/// The pods of all GPUs, those with most units first.
+/// The pods and ResourceClaims of all GPUs, those with most units first.
 fn holders(gpus: &AllGpus) -> Vec<Holder> {
-    let mut pods: BTreeMap<[&str; 3], Holder> = BTreeMap::new();
+    let mut pods: BTreeMap<([&str; 3], bool), Holder> = BTreeMap::new();
     for (node, gpu) in each_gpu(gpus) {
         for charge in gpu.charges.iter().filter(|charge| !charge.name.is_empty()) {
-            let key = [charge.namespace.as_str(), charge.name.as_str(), node];
+            let name = [charge.namespace.as_str(), charge.name.as_str(), node];
+            let key = (name, charge.resource_claim);
             let holder = pods.entry(key).or_insert_with(|| Holder {
                 namespace: charge.namespace.clone(),
                 name: charge.name.clone(),
+                is_claim: charge.resource_claim,
                 node: node.to_owned(),
                 units: 0,
                 cores: 0,
@@ -245,7 +251,7 @@ fn holder_row(holder: &Holder) -> [String; 6] {
     let namespace = &holder.namespace;
     [
         if namespace.is_empty() { NONE.to_owned() } else { namespace.clone() },
-        holder.name.clone(),
+        format!("{}{}", holder.name, if holder.is_claim { " (ResourceClaim)" } else { "" }),
         holder.units.to_string(),
         if holder.cores == 0 { NONE.to_owned() } else { format!("{}%", holder.cores) },
         holder.node.clone(),

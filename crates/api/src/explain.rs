@@ -336,12 +336,16 @@ pub struct ExplainedGpu {
     pub charges: Vec<ExplainedCharge>,
 }
 
-/// What one pod is charged on a GPU.
+/// What one pod or ResourceClaim is charged on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 #[schemars(rename = "Charge")]
 pub struct ExplainedCharge {
-    /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
+    /// The pod's UID; empty for a ResourceClaim, and for unmanaged memory, which belongs to no pod.
     pub pod: String,
+    /// The ResourceClaim, as `NAMESPACE/NAME`; absent for pods and unmanaged memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_claim: Option<String>,
     /// Its units.
     pub units: u32,
     /// Percent of the GPU's compute.

@@ -121,15 +121,24 @@ pub enum Sharing {
     Other,
 }
 
-/// What one pod is charged on a GPU.
+/// What one pod or ResourceClaim is charged on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct Charge {
-    /// The pod's namespace; empty if only the node's report shows the pod, and for memory that belongs to no pod.
+    /// The namespace of the pod or ResourceClaim; empty if only the node's report shows the pod, and for memory that
+    /// belongs to no pod.
     pub namespace: String,
-    /// The pod's name, or its UID if only the node's report shows the pod; empty for memory that belongs to no pod.
+    /// The name of the pod or ResourceClaim, or the pod's UID if only the node's report shows the pod; empty for memory
+    /// that belongs to no pod.
     pub name: String,
-    /// Its units.
+    /// Whether it is a ResourceClaim, which kube-scheduler has allocated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resource_claim: bool,
+    /// Its units. For a ResourceClaim rounded up.
     pub units: u32,
+    /// The ResourceClaim's memory, in MiB; absent for pods, and where the allocation does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
     /// Percent of the GPU's compute.
     pub cores: u32,
     /// Why it counts on this GPU.

@@ -287,6 +287,7 @@ fn indexes(choice: &Choice) -> Vec<u32> {
 fn explain_charge(charge: &Charge) -> out::ExplainedCharge {
     out::ExplainedCharge {
         pod: charge.pod.to_string(),
+        resource_claim: charge.claim.as_ref().map(|it| format!("{}/{}", it.namespace, it.name)),
         units: charge.units.0,
         cores: charge.cores.0,
         basis: charge.basis,

@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use placement::policy::ReadingSource;
+use placement::units::PodUid;
 use tokio::time::timeout;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 
@@ -204,8 +205,9 @@ async fn summarised(
         let Decided { nearest, asks, .. } = &*decided;
         decided.fits_if = nearest.as_ref().map(|nearest| in_words(nearest, asks.as_ref()));
         let gpus = decided.node.as_ref().and_then(|node| snapshot.gpus(node));
+        let pod = PodUid::from(decided.pod.uid.as_str());
         for account in gpus.into_iter().flat_map(|gpus| gpus.accounts()) {
-            if account.charges.iter().any(|charge| *charge.pod.as_str() == *decided.pod.uid) {
+            if account.charges.iter().any(|charge| charge.is_of(&pod)) {
                 decided.gpus.push(account.gpu.index);
             }
         }

@@ -3,7 +3,7 @@
 use api::node::{AllGpus, Charge, ChargedGpu, NodeGpus, Sharing};
 use api::state::Replica;
 use jiff::Timestamp;
-use placement::gpu::{self, Account, Basis, FreeGpu, Sharers};
+use placement::gpu::{self, Account, FreeGpu, Sharers};
 use placement::units::NodeName;
 
 use crate::view::{GpuMemory, View};
@@ -87,13 +87,17 @@ fn wire_sharing(gpu: &FreeGpu) -> Option<Sharing> {
 fn charges(view: &View, account: &Account) -> Vec<Charge> {
     view.ask(|index| {
         let wire = |charge: &gpu::Charge| {
-            let (namespace, name) = if charge.basis == Basis::Unmanaged {
-                (String::new(), String::new())
-            } else {
-                index.name_of(&charge.pod)
-            };
-            let (units, cores) = (charge.units.0, charge.cores.0);
-            Charge { namespace, name, units, cores, basis: charge.basis }
+            let (namespace, name) = index.holder(charge);
+            let memory = charge.claim.as_ref().and_then(|claim| claim.memory_on(&account.gpu.uuid));
+            Charge {
+                namespace,
+                name,
+                resource_claim: charge.claim.is_some(),
+                units: charge.units.0,
+                memory: memory.map(|memory| memory.0),
+                cores: charge.cores.0,
+                basis: charge.basis,
+            }
         };
         account.charges.iter().map(wire).collect()
     })

@@ -389,7 +389,8 @@ async fn explain_tells_every_limit_term_and_gpu_that_filter_and_prioritize_decid
     let outcomes: Vec<_> = gpus.gpus.iter().map(|gpu| (gpu.free, gpu.outcome)).collect();
     assert_eq!(outcomes, [(3, GpuOutcome::TooLittleFree), (16, GpuOutcome::Fits)]);
     let (pod, units) = (held["metadata"]["uid"].as_str().unwrap().to_owned(), 13);
-    let charge = ExplainedCharge { pod, units, cores: 0, basis: Basis::Chosen };
+    let charge =
+        ExplainedCharge { pod, resource_claim: None, units, cores: 0, basis: Basis::Chosen };
     assert_eq!((&gpus.gpus[0].charges, &gpus.gpus[1].charges), (&vec![charge], &Vec::new()));
     assert_eq!(two.load.as_ref().unwrap().limits[0].outcome, LimitOutcome::Unknown);
     assert!(!unheard.known && !unheard.accepted);

@@ -120,7 +120,7 @@ pub(crate) fn inspected() -> Inspected {
 }
 
 fn charge(pod: &str, units: u32, basis: Basis) -> ExplainedCharge {
-    ExplainedCharge { pod: pod.to_owned(), units, cores: 0, basis }
+    ExplainedCharge { pod: pod.to_owned(), resource_claim: None, units, cores: 0, basis }
 }
 
 fn explained_gpu(
@@ -141,7 +141,11 @@ fn explained_gpu(
         charges: vec![
             charge("0a51", recorded - 2_u32, Basis::Recorded),
             charge("7be0", 4, Basis::UnprovenClaim),
-            charge("", 2, Basis::Unmanaged),
+            charge("", 1, Basis::Unmanaged),
+            ExplainedCharge {
+                resource_claim: Some("ml/share".to_owned()),
+                ..charge("", 1, Basis::ResourceClaim)
+            },
         ],
     }
 }

@@ -1,10 +1,12 @@
-//! One GPU with what pods are charged on it, and why each charge counts there.
+//! One GPU with what pods and ResourceClaims are charged on it, and why each charge counts there.
+
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::free_gpu::Room;
-use super::{FreeGpu, GpuRequest, GpuShare, Sharers, Sharing};
+use super::{FreeGpu, Gpu, GpuRequest, GpuShare, ResourceClaim, Sharers, Sharing};
 use crate::units::{Cores, PodUid, Units};
 
 /// One GPU and what pods are charged on it.
@@ -12,23 +14,33 @@ use crate::units::{Cores, PodUid, Units};
 pub struct Account {
     /// The GPU.
     pub gpu: FreeGpu,
-    /// One charge for each pod, sorted by UID.
+    /// One charge for each pod, sorted by UID, after those without a pod.
     pub charges: Vec<Charge>,
 }
 
 impl Account {
-    /// Units that pods hold, as far as is known ([`Basis::is_held`]).
+    /// Units that pods and ResourceClaims hold, as far as is known ([`Basis::is_held`]).
     pub fn held(&self) -> Units {
-        self.sum(Basis::is_held)
+        self.sum(|charge| charge.basis.is_held())
     }
 
-    /// Units of the pods that are on this GPU by the kubelet's records, by Bind's choice or by their claim.
-    pub fn of_known_place(&self) -> Units {
-        self.sum(|basis| matches!(basis, Basis::Recorded | Basis::Chosen | Basis::Claimed))
+    fn sum(&self, counts: impl Fn(&Charge) -> bool) -> Units {
+        self.charges.iter().filter(|charge| counts(charge)).map(|charge| charge.units).sum()
     }
 
-    fn sum(&self, counts: impl Fn(Basis) -> bool) -> Units {
-        self.charges.iter().filter(|charge| counts(charge.basis)).map(|charge| charge.units).sum()
+    /// Units that are held beyond those of the GPU, by what is there by the kubelet's records, by Bind's choice or by
+    /// a claim.
+    pub fn overbooked(&self) -> Units {
+        let mut certain = Units::ZERO;
+        for charge in &self.charges {
+            certain = certain.saturating_add(match charge.basis {
+                Basis::Recorded | Basis::Chosen | Basis::Claimed => charge.units,
+                // Units are rounded up for each ResourceClaim: others may have the rest of the last one.
+                Basis::ResourceClaim => charge.units.saturating_sub(Units(1)),
+                _ => Units::ZERO,
+            });
+        }
+        certain.saturating_sub(self.gpu.units)
     }
 
     /// The account of a GPU that has these charges. What `gpu` itself has free does not matter.
@@ -62,10 +74,11 @@ pub(super) fn room_left<'c>(units: Units, charges: impl Iterator<Item = &'c Char
     room
 }
 
-/// What one pod is charged on one GPU.
+/// What one pod or ResourceClaim is charged on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
-    /// The pod's UID; empty for unmanaged memory, which belongs to no pod.
+    /// The pod's UID; empty for a ResourceClaim, which several pods may share, and for unmanaged memory. No eviction
+    /// frees these.
     pub pod: PodUid,
     /// Its units; never zero. All units of the GPU for an exclusive pod.
     pub units: Units,
@@ -73,16 +86,18 @@ pub struct Charge {
     pub cores: Cores,
     /// Its processes that use the GPU at the same time.
     pub processes: u16,
-    /// How it shares the GPU; `None` where that is not known, for a pod whose GPU is not known, and for unmanaged
-    /// memory.
+    /// How it shares the GPU; `None` where that is not known, for a pod whose GPU is not known, for ResourceClaims and
+    /// for unmanaged memory.
     pub sharing: Option<Sharing>,
     /// Why it counts here.
     pub basis: Basis,
     /// For a nominated pod, its priority: pods of higher priority take the units. `None` for what counts against all.
     pub kept_at: Option<i32>,
+    /// The ResourceClaim; `None` for what pods hold by units, and for unmanaged memory.
+    pub claim: Option<Arc<ResourceClaim>>,
 }
 
-/// Why a pod counts on a GPU.
+/// Why a pod or a ResourceClaim counts on a GPU.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -102,10 +117,12 @@ pub enum Basis {
     Nominated,
     /// Unmanaged: memory in use beyond what pods hold.
     Unmanaged,
+    /// kube-scheduler has allocated it to a ResourceClaim.
+    ResourceClaim,
 }
 
 impl Basis {
-    /// Whether the pod holds the units, as far as is known. False for unproven claims, for nominated pods, which hold
+    /// Whether the units are held, as far as is known. False for unproven claims, for nominated pods, which hold
     /// nothing yet, and for unmanaged memory.
     #[must_use]
     pub fn is_held(self) -> bool {
@@ -128,8 +145,29 @@ impl Charge {
             (share.units, share.cores)
         };
         let (pod, processes, kept_at) = (pod.clone(), share.processes, None);
-        let charge = Self { pod, units, cores, processes, sharing, basis, kept_at };
+        let charge = Self { pod, units, cores, processes, sharing, basis, kept_at, claim: None };
         (!share.is_zero()).then_some(charge)
+    }
+
+    /// What a ResourceClaim is charged on a GPU; `unknown` is what it may have of any other than those where it has a
+    /// device. How its pods share the GPU is not known here.
+    pub(super) fn of_claim(
+        claim: &Arc<ResourceClaim>,
+        gpu: &Gpu,
+        unknown: Option<GpuShare>,
+    ) -> Option<Self> {
+        let (share, basis) = match claim.share_of(gpu) {
+            Some(share) => (share, Basis::ResourceClaim),
+            None => (unknown?, Basis::UnknownPlace),
+        };
+        let charge = Self::of(&PodUid::from(""), share, basis, None, gpu.units)?;
+        Some(Self { claim: Some(Arc::clone(claim)), ..charge })
+    }
+
+    /// Whether it is of the pod, or of a ResourceClaim that is reserved for it.
+    #[must_use]
+    pub fn is_of(&self, pod: &PodUid) -> bool {
+        self.pod == *pod || self.claim.as_ref().is_some_and(|claim| claim.pods.contains(pod))
     }
 
     /// Whether the units are taken for this pod. What is kept for itself, or for a less important pod, is not.

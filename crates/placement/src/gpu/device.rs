@@ -35,6 +35,19 @@ pub struct Gpu {
     pub pods: BTreeMap<PodUid, Units>,
 }
 
+impl Gpu {
+    /// The memory of one unit, in MiB, rounded down; at least 1. The report does not say what the node has set.
+    pub(super) fn unit(&self) -> u64 {
+        self.memory.0.checked_div(u64::from(self.units.0)).unwrap_or(0).max(1)
+    }
+
+    /// The units that this memory takes, rounded up; at most all of the GPU.
+    pub(super) fn units_of(&self, memory: MiB) -> Units {
+        let units = memory.0.div_ceil(self.unit());
+        Units(u32::try_from(units).unwrap_or(u32::MAX).min(self.units.0))
+    }
+}
+
 /// Why a GPU takes no new pods.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,

@@ -1,4 +1,4 @@
-//! The ledger of one node: how many units of which GPU each pod is charged.
+//! The ledger of one node: how many units of which GPU each pod and ResourceClaim is charged.
 //!
 //! Invariants: [`NodeLedger::reserve`] never charges a GPU more units than it has free, and no annotation makes a GPU
 //! look emptier than it is (see [`super::entry`]). Readers get the [`NodeGpus`] of the last change.
@@ -11,9 +11,9 @@ use super::entry::{Entry, Reservation, Stage, record};
 use super::node_gpus::PodStates;
 use super::{
     Account, Basis, Charge, ChoiceRule, Claim, FreeGpu, Gpu, GpuRequest, GpuShare, GpuShares,
-    NoFit, NodeGpus, PodIsolation, Sharers,
+    NoFit, NodeGpus, PodIsolation, ResourceClaim, Sharers,
 };
-use crate::units::{Cores, GpuId, PodUid, Units};
+use crate::units::{Cores, GpuId, PodUid, ResourceClaimUid, Units};
 
 /// The per-GPU allocation table of one node.
 ///
@@ -60,6 +60,8 @@ pub struct NodeLedger {
     departed: BTreeMap<PodUid, Entry>,
     /// Pods for which kube-scheduler has evicted other pods.
     nominated: BTreeMap<PodUid, Nomination>,
+    /// What kube-scheduler has allocated to ResourceClaims. Their pods have no other entry.
+    claims: BTreeMap<ResourceClaimUid, Arc<ResourceClaim>>,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
     /// Units of each GPU that are in use beyond what pods hold.
@@ -81,8 +83,9 @@ struct Nomination {
 /// Covers all fields but `read`, which follows from the others.
 impl Hash for NodeLedger {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { gpus, entries, stopping, departed, nominated, cpu, unmanaged, read: _ } = self;
-        (gpus, entries, stopping, departed, nominated, cpu, unmanaged).hash(state);
+        let Self { gpus, entries, stopping, departed, nominated, claims, cpu, unmanaged, read: _ } =
+            self;
+        (gpus, entries, stopping, departed, nominated, claims, cpu, unmanaged).hash(state);
     }
 }
 
@@ -257,6 +260,21 @@ impl NodeLedger {
         }
     }
 
+    /// Charges a ResourceClaim, in place of what it had before.
+    pub fn set_resource_claim(&mut self, claim: ResourceClaim) {
+        if self.claims.get(&claim.uid).is_none_or(|known| **known != claim) {
+            self.claims.insert(claim.uid.clone(), Arc::new(claim));
+            self.invalidate();
+        }
+    }
+
+    /// Stops charging a ResourceClaim that is gone or has no device any more.
+    pub fn release_resource_claim(&mut self, claim: &ResourceClaimUid) {
+        if self.claims.remove(claim).is_some() {
+            self.invalidate();
+        }
+    }
+
     /// Whether the kubelet's last records have units of the pod.
     pub fn is_recorded(&self, pod: &PodUid) -> bool {
         !record(pod, &self.gpus).is_empty()
@@ -272,10 +290,10 @@ impl NodeLedger {
         self.entries.iter().map(|(pod, entry)| (pod, entry.stage()))
     }
 
-    /// Whether there are neither GPUs nor pods.
+    /// Whether there are neither GPUs, nor pods, nor ResourceClaims.
     pub fn is_empty(&self) -> bool {
         let pods = self.entries.is_empty() && self.departed.is_empty() && self.nominated.is_empty();
-        pods && self.gpus.is_empty()
+        pods && self.claims.is_empty() && self.gpus.is_empty()
     }
 
     fn insert(&mut self, pod: &PodUid, entry: Entry) {
@@ -307,11 +325,22 @@ impl NodeLedger {
                 charges.extend(kept.map(|kept| Charge { kept_at: Some(*priority), ..kept }));
             }
         }
+        for claim in self.claims.values() {
+            let unknown = claim.share_of_unknown(&self.gpus);
+            for (charges, gpu) in charges.iter_mut().zip(&self.gpus) {
+                charges.extend(Charge::of_claim(claim, gpu, unknown));
+            }
+        }
         for (gpu, units) in &self.unmanaged {
-            let share = GpuShare::of(*units);
             let no_pod = PodUid::from("");
             for (charges, of) in charges.iter_mut().zip(&self.gpus) {
                 if of.uuid == *gpu {
+                    // It was measured beyond what pods hold by units, so the memory that claims use is in it.
+                    let mut units = *units;
+                    for charge in charges.iter().filter(|charge| charge.claim.is_some()) {
+                        units = units.saturating_sub(charge.units);
+                    }
+                    let share = GpuShare::of(units);
                     charges.extend(Charge::of(&no_pod, share, Basis::Unmanaged, None, of.units));
                 }
             }

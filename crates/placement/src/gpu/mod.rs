@@ -6,8 +6,8 @@
 //!
 //! A pod requests units ([`GpuRequest`]). Bind has the node's ledger ([`NodeLedger`]) reserve a GPU for it
 //! ([`Reservation`]) and writes the [`Claim`] on the pod. From there the pod's [`Stage`] goes on as the API server and
-//! the kubelet's records show it. Readers see what is free and which pods are charged ([`NodeGpus`]) as of the last
-//! change.
+//! the kubelet's records show it. A [`ResourceClaim`] of our own driver is charged as kube-scheduler has allocated it.
+//! Readers see what is free and what is charged ([`NodeGpus`]) as of the last change.
 
 mod account;
 mod annotation_value;
@@ -28,6 +28,7 @@ mod node_gpus;
 mod preemption;
 mod rating;
 mod request;
+mod resource_claim;
 mod share;
 mod sharing;
 mod strategy;
@@ -52,6 +53,7 @@ pub(crate) use preemption::freeing_gpus;
 pub use preemption::{Candidates, Evictable, Shortfall, Victims, fewest_on_gpus, victims};
 pub use rating::{Rating, score_less_gpu_cost, scores};
 pub use request::{ContainerKind, ContainerRequest, GpuOptions, GpuRequest, RequestError};
+pub use resource_claim::{ClaimedDevice, ResourceClaim};
 pub use share::{GpuShare, GpuShares, GpuUse};
 pub use sharing::{GpuIsolation, PodIsolation, Sharers, Sharing};
 pub use strategy::{Strategy, UnknownStrategy};

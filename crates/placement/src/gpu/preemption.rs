@@ -108,7 +108,9 @@ pub fn fewest_on_gpus(
 ) -> Option<usize> {
     let mut pods: BTreeSet<&PodUid> = BTreeSet::new();
     for account in gpus.accounts() {
-        pods.extend(account.charges.iter().map(|charge| &charge.pod));
+        for charge in account.charges.iter().filter(|charge| charge.claim.is_none()) {
+            pods.insert(&charge.pod);
+        }
     }
     let evictable = |uid| Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() };
     let all: Vec<Evictable> = pods.into_iter().cloned().map(evictable).collect();

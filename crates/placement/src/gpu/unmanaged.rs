@@ -68,12 +68,11 @@ impl MeasuredGpu {
     fn beyond_held(&self, gpu: &Gpu) -> Units {
         let memory = gpu.memory.0;
         let units = u64::from(gpu.units.0);
-        let unit = memory.checked_div(units).unwrap_or(0).max(1);
+        let unit = gpu.unit();
         let kept_back = memory.saturating_sub(unit.saturating_mul(units));
         let of_pods = unit.saturating_mul(u64::from(self.held.0));
         let expected = of_pods.saturating_add(kept_back.max(memory / DRIVER_DIVISOR));
-        let beyond = self.used.0.saturating_sub(expected).div_ceil(unit).min(units);
-        Units(u32::try_from(beyond).unwrap_or(gpu.units.0))
+        gpu.units_of(MiB(self.used.0.saturating_sub(expected)))
     }
 }
 

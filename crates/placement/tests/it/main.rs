@@ -16,6 +16,7 @@ mod policy;
 mod preemption;
 mod prepared;
 mod printed_policy;
+mod resource_claims;
 mod scheduling_policy;
 mod shares;
 mod taint;

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use placement::gpu::{
     Account, Charge, ChoiceRule, Claim, GpuRequest, NoFit, Reservation, ReserveError, Stage,
 };
-use placement::units::{NodeName, PodUid, Units};
+use placement::units::{NodeName, PodUid};
 
 use super::Index;
 use super::back_offs::Sent;
@@ -381,24 +381,25 @@ impl Index {
         doubtful
     }
 
-    /// The pods that hold units of a GPU, with their names.
+    /// The pods and ResourceClaims that hold units of a GPU, with their names.
     #[must_use]
     pub fn pods_on(&self, account: &Account) -> Vec<PodOnGpu> {
-        let named = |charge: &Charge| self.named(&charge.pod, charge.units);
-        account.charges.iter().filter(|charge| charge.basis.is_held()).map(named).collect()
+        let mut pods = Vec::new();
+        for charge in account.charges.iter().filter(|charge| charge.basis.is_held()) {
+            let (namespace, name) = self.holder(charge);
+            pods.push(PodOnGpu { namespace, name, units: charge.units });
+        }
+        pods
     }
 
-    fn named(&self, uid: &PodUid, units: Units) -> PodOnGpu {
-        let (namespace, name) = self.name_of(uid);
-        PodOnGpu { namespace, name, units }
-    }
-
-    /// The namespace and the name of a pod; its UID as its name where only its node's report shows it.
+    /// The namespace and the name of the pod or ResourceClaim that is charged. Of a pod that only its node's report
+    /// shows, its UID as its name; of unmanaged memory, nothing.
     #[must_use]
-    pub fn name_of(&self, uid: &PodUid) -> (String, String) {
-        match self.pods.get(uid) {
-            Some(record) => (record.namespace.clone(), record.name.clone()),
-            None => (String::new(), uid.to_string()),
+    pub fn holder(&self, charge: &Charge) -> (String, String) {
+        match (&charge.claim, self.pods.get(&charge.pod)) {
+            (Some(claim), _) => (claim.namespace.clone(), claim.name.clone()),
+            (None, Some(record)) => (record.namespace.clone(), record.name.clone()),
+            (None, None) => (String::new(), charge.pod.to_string()),
         }
     }
 }

@@ -84,7 +84,7 @@ pub struct OtherPod {
     pub name: String,
 }
 
-/// The units that one pod holds of a GPU, with the pod's name.
+/// The units that one pod or ResourceClaim holds of a GPU, with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodOnGpu {
     /// Its namespace; empty for a pod that is only in the node's report.

@@ -13,11 +13,11 @@ pub struct Totals {
     pub unhealthy: u64,
     /// Units of all GPUs.
     pub units: u64,
-    /// Units that pods hold. A pod of unknown place counts on each GPU of its node, one that is not on a GPU yet
-    /// once.
+    /// Units that pods and ResourceClaims hold. A pod of unknown place counts on each GPU of its node, one that is not
+    /// on a GPU yet once.
     pub used: u64,
-    /// Units that pods of known place hold beyond what their GPU has; above 0 after a binding by another scheduler or
-    /// an edited claim.
+    /// Units that pods and ResourceClaims of known place hold beyond what their GPU has; above 0 after a binding by
+    /// another scheduler or an edited claim.
     pub overbooked: u64,
     /// Reservations that the API server has not confirmed.
     pub reserved: u64,
@@ -38,7 +38,7 @@ impl Snapshot {
                 totals.unhealthy += u64::from(!account.gpu.healthy);
                 totals.units += units;
                 totals.used += u64::from(account.held().0);
-                totals.overbooked += u64::from(account.of_known_place().0).saturating_sub(units);
+                totals.overbooked += u64::from(account.overbooked().0);
             }
         }
         totals

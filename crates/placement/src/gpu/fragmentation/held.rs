@@ -31,8 +31,8 @@ impl HeldParts {
         }
     }
 
-    /// Counts what pods hold of this GPU. Left out is memory of no pod, and what a pod is charged on every GPU of the
-    /// node since its own is not known.
+    /// Counts what pods and ResourceClaims hold of this GPU. Left out is memory of none of them, and what is charged on
+    /// every GPU of the node since its own is not known.
     pub fn count_account(&mut self, account: &Account) {
         for charge in &account.charges {
             if charge.basis.is_held() && charge.basis != Basis::UnknownPlace {
@@ -80,6 +80,7 @@ mod tests {
             sharing: None,
             basis,
             kept_at: None,
+            claim: None,
         };
         let charges = vec![
             charge(1, Basis::Recorded),
@@ -89,10 +90,11 @@ mod tests {
             charge(5, Basis::UnprovenClaim),
             charge(6, Basis::Nominated),
             charge(7, Basis::Unmanaged),
+            charge(8, Basis::ResourceClaim),
         ];
         let mut held = HeldParts::default();
         held.count_account(&Account { gpu, charges });
         let parts: Vec<u32> = held.shares(Units(16)).map(|(part, _)| part.0).collect();
-        assert_eq!(parts, [1, 2, 3]);
+        assert_eq!(parts, [1, 2, 3, 8]);
     }
 }
