@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use cluster::{
     Client, Elector, EventWriter, Events, LeaseSettings, NodeFacts, Pod, Scope, WatchCause,
+    WatchedResourceClaim,
 };
 use daemon::follow::{EVERY, FileError, Follower};
 use daemon::http::Transport;
@@ -41,7 +42,10 @@ use crate::policy_events::{PolicyEvents, RefusedPolicy};
 use crate::replicas::{Forwarder, LeaderClient, OtherReplicas, Replicas, SecureClients, prepare};
 use crate::report::StateReport;
 use crate::shadow::{Shadow, ShadowFile, ShadowMetrics};
-use crate::view::{View, WatchState, WatchedPod, follow_nodes, follow_pods, select_pod, tick};
+use crate::view::{
+    View, WatchState, WatchedPod, follow_nodes, follow_pods, follow_resource_claims, select_pod,
+    tick,
+};
 use crate::{Args, Clock, Decider, Extender, health, http, learned_use, readings_channel};
 
 /// The reporting component of events.
@@ -372,10 +376,15 @@ fn spawn_annotator_readers(
 fn view(args: &Args, policy: LoadPolicy, context: &Context) -> View {
     let nodes = WatchState::new(context.health().gate("nodes-listed"));
     let pods = WatchState::new(context.health().gate("pods-listed"));
-    View::new(policy, args.crane_hot_value, nodes, pods)
+    let view = View::new(policy, args.crane_hot_value, nodes, pods);
+    if args.claims {
+        view.with_claims(WatchState::new(context.health().gate("resourceclaims-listed")))
+    } else {
+        view
+    }
 }
 
-/// What the watches of nodes and pods are started with, and started again.
+/// What the watches are started with, and started again.
 struct Watches {
     client: Client,
     names: Arc<Names>,
@@ -394,6 +403,13 @@ impl Watches {
             // What is used of it is parsed already.
             Some(NodeFacts { share: None, ..node.facts(&names, &codec) })
         })
+    }
+
+    fn claims(&self) -> Events<WatchedResourceClaim> {
+        let health = self.view.claims.as_ref().map(|claims| claims.health.clone());
+        let (driver, class) = (self.names.claims_driver(), self.names.claims_class());
+        let client = self.client.clone();
+        cluster::watch_resource_claims(client, &driver, &class, health.unwrap_or_default())
     }
 
     fn pods(self: &Arc<Self>) -> Events<WatchedPod> {
@@ -445,6 +461,16 @@ fn spawn_watches(
         context.shutdown(),
     );
     context.spawn("nodes", following);
+    if args.claims {
+        let of_claims = Arc::clone(&watches);
+        let following = follow_resource_claims(
+            Arc::clone(view),
+            move || of_claims.claims(),
+            Arc::clone(clock),
+            context.shutdown(),
+        );
+        context.spawn("resourceclaims", following);
+    }
 
     let keeping = keep_measured(Arc::clone(view), Arc::clone(clock), context.shutdown());
     context.spawn("gpu-measure", keeping);

@@ -155,6 +155,11 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_EVICT_OUTSIDE_MPS")]
     pub evict_outside_mps: bool,
 
+    /// Count the ResourceClaims of the device plugin's driver (its flag --claims) among what is held of GPUs. Needs the
+    /// right to list and watch `resourceclaims`, which Kubernetes has from 1.34 on.
+    #[arg(long, env = "PLIMSOLL_CLAIMS")]
+    pub claims: bool,
+
     /// How long a pod must have waited before others are evicted for it. No flag: [`EVICT_AFTER`], and less in tests.
     #[arg(skip = EVICT_AFTER)]
     pub evict_after: Duration,

@@ -32,8 +32,13 @@ async fn prepare_each_term(replicas: &Replicas, view: &View, metrics: &ReplicaMe
             && known != term
         {
             let listed = async {
-                // Both lists run concurrently.
-                tokio::join!(view.nodes.relist(number), view.pods.relist(number))
+                let of_claims = async {
+                    if let Some(claims) = &view.claims {
+                        claims.relist(number).await;
+                    }
+                };
+                // The lists run concurrently.
+                tokio::join!(view.nodes.relist(number), view.pods.relist(number), of_claims)
             };
             tokio::select! {
                 _ = listed => {

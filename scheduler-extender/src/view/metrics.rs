@@ -102,6 +102,9 @@ impl ViewMetrics {
         }
         set_watch(&self.watches.of("nodes"), &view.nodes);
         set_watch(&self.watches.of("pods"), &view.pods);
+        if let Some(claims) = &view.claims {
+            set_watch(&self.watches.of("resourceclaims"), claims);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause};
+use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause, WatchedResourceClaim};
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::fragmentation::{HeldParts, Measure};
@@ -41,7 +41,9 @@ use index::{Notice, PodRequest};
 pub(crate) use metrics::ViewMetrics;
 pub(crate) use snapshot::CHUNK;
 pub use snapshot::{NodeBackOffs, NodeNames, NodeState, Place, Prepared, Snapshot, Totals};
-pub use watches::{WatchState, follow_nodes, follow_pods, select_pod, tick};
+pub use watches::{
+    WatchState, follow_nodes, follow_pods, follow_resource_claims, select_pod, tick,
+};
 
 /// The state of the cluster.
 pub struct View {
@@ -51,6 +53,8 @@ pub struct View {
     pub nodes: WatchState,
     /// The watch of pods.
     pub pods: WatchState,
+    /// The watch of ResourceClaims; `None` without `--claims`.
+    pub claims: Option<WatchState>,
 }
 
 /// The current snapshot, with what is computed from it for the verbs.
@@ -81,7 +85,13 @@ impl View {
     ) -> Self {
         let mut index = Index::new(policy, believe_crane_hot_value);
         let current = ArcSwap::from_pointee(index.first());
-        Self { index: Mutex::new(index), current, nodes, pods }
+        Self { index: Mutex::new(index), current, nodes, pods, claims: None }
+    }
+
+    /// The same, with a watch of ResourceClaims.
+    #[must_use]
+    pub fn with_claims(self, claims: WatchState) -> Self {
+        Self { claims: Some(claims), ..self }
     }
 
     /// The current snapshot and what is prepared from it.
@@ -155,6 +165,15 @@ impl View {
         }
     }
 
+    /// Applies an event of the ResourceClaims' watch.
+    pub fn apply_resource_claims(&self, event: Event<WatchedResourceClaim>, now: Timestamp) {
+        let is_list = matches!(event, Event::Listed(_));
+        self.change(|index| index.apply_resource_claims(event, now));
+        if let Some(claims) = self.claims.as_ref().filter(|_| is_list) {
+            claims.set_listed();
+        }
+    }
+
     /// Applies a pod that was read from the API server: [`Index::apply_known`].
     pub fn apply_known(&self, pod: &PodFacts, gpu: &GpuPod) {
         self.change(|index| index.apply_known(pod, gpu));
@@ -205,9 +224,11 @@ impl View {
         self.current.load().snapshot.beyond_units_of(namespace)
     }
 
-    /// Whether all nodes and pods have been listed once. Before that, a GPU that looks free may be in use.
+    /// Whether all nodes, pods and ResourceClaims have been listed once. Before that, a GPU that looks free may be in
+    /// use.
     pub fn is_complete(&self) -> bool {
-        self.nodes.is_listed() && self.pods.is_listed()
+        let claims = self.claims.as_ref().is_none_or(WatchState::is_listed);
+        self.nodes.is_listed() && self.pods.is_listed() && claims
     }
 }
 
@@ -233,6 +254,14 @@ fn log(notice: &Notice) {
     match notice {
         Notice::RefusedPod { uid, namespace, name: pod, error } => {
             tracing::warn!(%uid, namespace, pod, error, "pod refused, its units are not counted");
+        }
+        Notice::UnreadClaim { namespace, name: claim, error } => {
+            tracing::warn!(
+                namespace,
+                claim,
+                error,
+                "a part of the ResourceClaim cannot be read, it counts as whole GPUs"
+            );
         }
         Notice::RefusedGpus { node, error } => {
             tracing::warn!(%node, error, "report of GPUs refused");

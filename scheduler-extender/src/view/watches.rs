@@ -1,11 +1,11 @@
-//! The watches of nodes and pods, whose events change the view.
+//! The watches of nodes, pods and ResourceClaims, whose events change the view.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cluster::{Event, Events, NodeFacts, Pod, WatchHealth};
+use cluster::{Event, Events, NodeFacts, Pod, WatchHealth, WatchedResourceClaim};
 use daemon::{Condition, Shutdown};
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::index::{is_recent, may_start};
 use super::{BoundPod, Current, GpuPodId, PodUse, View, WatchedPod};
 
-/// The state of one of the view's two watches.
+/// The state of one of the view's watches.
 pub struct WatchState {
     /// The health of the watch.
     pub health: WatchHealth,
@@ -139,6 +139,24 @@ pub async fn follow_nodes(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let following = follow(&view.nodes, watch, |event| view.apply_nodes(event, clock()));
+    shutdown.run_until_cancelled(following).await;
+    Ok(())
+}
+
+/// Applies events of ResourceClaims to the view until the shutdown, as [`follow_pods`] does for pods. Does nothing for
+/// a view without that watch.
+///
+/// # Errors
+///
+/// None: the watch has no end.
+pub async fn follow_resource_claims(
+    view: Arc<View>,
+    watch: impl Fn() -> Events<WatchedResourceClaim> + Send,
+    clock: crate::Clock,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let Some(claims) = &view.claims else { return Ok(()) };
+    let following = follow(claims, watch, |event| view.apply_resource_claims(event, clock()));
     shutdown.run_until_cancelled(following).await;
     Ok(())
 }

@@ -27,6 +27,7 @@ mod readings_channel;
 mod refusals;
 mod replicas;
 mod report;
+mod resource_claims;
 mod rig;
 mod shadow;
 mod start;

@@ -19,6 +19,7 @@ mod publish;
 mod readings;
 mod refused;
 mod requests;
+mod resource_claims;
 #[cfg(test)]
 pub(crate) mod tabled;
 mod unmanaged;
@@ -46,6 +47,7 @@ use self::pod_record::PodRecord;
 pub use self::pod_record::{GpuPodId, HeldByDeleted, OtherPod, PodOnGpu, ReservationError};
 use self::publish::Changes;
 use self::refused::RefusedReadings;
+use self::resource_claims::ChargedClaims;
 pub use self::unmanaged::GpuMemory;
 use super::estimates::LearnedUses;
 use crate::tables::Table;
@@ -74,8 +76,10 @@ pub struct Index {
     learned: LearnedUses,
     /// The estimate rules of the shadow policy; `None` where it estimates nothing.
     shadow_estimates: Option<EstimateRules>,
+    /// ResourceClaims of our own driver.
+    claims: ChargedClaims,
     refused_readings: RefusedReadings,
-    /// The number of annotations that could not be read.
+    /// The number of annotations and ResourceClaims that could not be read.
     refused_objects: u64,
     changes: Changes,
     notices: Vec<Notice>,
@@ -88,6 +92,8 @@ pub struct Index {
 pub(super) enum Notice {
     /// A pod's request for GPUs cannot be read.
     RefusedPod { uid: PodUid, namespace: String, name: String, error: String },
+    /// A ResourceClaim cannot be read.
+    UnreadClaim { namespace: String, name: String, error: String },
     /// A node's report of its GPUs cannot be read.
     RefusedGpus { node: NodeName, error: String },
     /// A node's annotation of what it can do cannot be read.
@@ -120,6 +126,7 @@ impl Index {
             measure: LearnedMeasure::default(),
             learned: LearnedUses::default(),
             shadow_estimates: None,
+            claims: ChargedClaims::new(),
             refused_readings: RefusedReadings::default(),
             refused_objects: 0,
             changes: Changes::default(),
@@ -152,7 +159,7 @@ impl Index {
         self.changes.others = true;
     }
 
-    /// The number of annotations that could not be read.
+    /// The number of annotations and ResourceClaims that could not be read.
     #[must_use]
     pub fn refused_objects(&self) -> u64 {
         self.refused_objects
