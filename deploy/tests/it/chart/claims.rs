@@ -41,12 +41,17 @@ fn claims_add_a_class_rights_and_policies_and_change_the_device_plugin_alone() {
     let added: BTreeSet<String> = added.into_iter().collect();
     let wanted = ADDED.iter().chain(&OF_THE_EXTENDER).map(|name| (*name).to_owned());
     assert_eq!(added, wanted.collect());
-    assert_eq!(changed, ["DaemonSet gpushare-device-plugin"]);
-    let [before, after] =
-        [manifests(&[]), manifests(&["claims=true"])].map(|it| it.pod("gpushare-device-plugin"));
+    assert_eq!(changed, ["DaemonSet gpushare-device-plugin", "Deployment scheduler-extender"]);
+    let pods = |program: &str| {
+        [manifests(&[]), manifests(&["claims=true"])].map(|manifests| manifests.pod(program))
+    };
+    for program in ["scheduler-extender", "gpushare-device-plugin"] {
+        let [before, after] = pods(program).map(|pod| pod["containers"][0]["env"].clone());
+        let variable = json!({"name": "PLIMSOLL_CLAIMS", "value": "true"});
+        assert_eq!(new_items(&after, &before), [variable], "{program}");
+    }
+    let [before, after] = pods("gpushare-device-plugin");
     let [former, container] = [&before, &after].map(|pod| &pod["containers"][0]);
-    let env = new_items(&container["env"], &former["env"]);
-    assert_eq!(env, [json!({"name": "PLIMSOLL_CLAIMS", "value": "true"})]);
     let volumes = new_items(&after["volumes"], &before["volumes"]);
     let mounts = new_items(&container["volumeMounts"], &former["volumeMounts"]);
     let (name, path) = ("plugins-registry", "/var/lib/kubelet/plugins_registry");
