@@ -8,11 +8,12 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use placement::names::aliyun;
 use placement::units::ResourceClaimUid;
 use serde_json::{Value, json};
 
 use crate::container::cdi::{CdiError, VOID, bring_up_to_date};
-use crate::container::{GPU_UUID, GPU_UUIDS, VISIBLE_DEVICES};
+use crate::container::{GPU_UUID, GPU_UUIDS, UNIT_MIB, VISIBLE_DEVICES};
 use crate::records::resource_claims::{BookedClaim, ClaimLedger};
 
 /// The files of claims.
@@ -95,6 +96,9 @@ impl ClaimFiles {
         if gpus.len() > 1 {
             env.push(format!("{GPU_UUIDS}={}", gpus.join(",")));
         }
+        let memory: u64 = claim.shares.iter().map(|share| share.memory.0).sum();
+        env.push(format!("{UNIT_MIB}=1"));
+        env.push(format!("{}={memory}", aliyun::CONTAINER));
         let mut edits = match claim.limit {
             Some(limit) => limit.device(self.mps.as_deref())["containerEdits"].take(),
             None => json!({}),
@@ -168,9 +172,14 @@ mod tests {
             edits["env"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
         let both = format!("PLIMSOLL_GPU_UUIDS={A},{B}");
         let first = format!("PLIMSOLL_GPU_UUID={A}");
-        for expected in
-            ["NVIDIA_VISIBLE_DEVICES=void", &first, &both, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30"]
-        {
+        for expected in [
+            "NVIDIA_VISIBLE_DEVICES=void",
+            "PLIMSOLL_GPU_UNIT_MIB=1",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=3072",
+            &first,
+            &both,
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+        ] {
             assert!(env.contains(&expected), "{expected}: {env:?}");
         }
         assert_eq!(edits["mounts"].as_array().unwrap().len(), 2);

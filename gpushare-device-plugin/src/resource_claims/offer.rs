@@ -218,9 +218,8 @@ impl NodeState<'_> {
         let mut add = |name: &str, value| drop(attributes.insert(name.to_owned(), value));
         add("uuid", DeviceAttribute::Text(gpu.uuid.to_string()));
         add("index", DeviceAttribute::Int(gpu.index.into()));
-        if !gpu.model.is_empty() {
-            add("model", DeviceAttribute::Text(gpu.model.clone()));
-        }
+        // Also where it is unknown: a selector that reads an absent attribute ends a pod's scheduling on every node.
+        add("model", DeviceAttribute::Text(gpu.model.clone()));
         if let Some(numa) = gpu.numa_node {
             add("resource.kubernetes.io/numaNode", DeviceAttribute::Int(numa.into()));
         }
