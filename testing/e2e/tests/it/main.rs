@@ -122,7 +122,8 @@ fn chosen() -> Result<Vec<Fact>> {
     match std::env::var(SET).as_deref() {
         Err(_) | Ok("" | "all") => Ok(all()),
         Ok("smoke") => Ok(all().into_iter().filter(|fact| fact.smoke).collect()),
-        Ok(other) => bail!("{SET}={other} names no set of tests: use all or smoke"),
+        Ok("claims") => Ok(gpu::resource_claims::FACTS.to_vec()),
+        Ok(other) => bail!("{SET}={other} names no set of tests: use all, smoke or claims"),
     }
 }
 
