@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -83,6 +83,10 @@ const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(5);
 /// # Errors
 /// When a flag's value cannot be used.
 pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !args.claims || args.response == Mode::Cdi,
+        "--claims needs --response=cdi: a ResourceClaim is given out by CDI devices alone"
+    );
     let metrics = context.register(Metrics::register);
     let client = cluster::client(args.api.kubeconfig.as_deref())
         .await
@@ -171,27 +175,31 @@ impl Wiring {
         health::publish(self.context.health(), self.args.response, &gpus, &closed, &isolation);
         let lingering = self.find_lingering(&pods, &records);
         self.drain_clients(&pods, &records);
+        let driver = Arc::new(Driver {
+            client: self.client.clone(),
+            node: self.args.node(),
+            name: self.args.names.names().claims_driver(),
+            gpus: gpus.clone(),
+            closed: closed.clone(),
+            isolation: isolation.clone(),
+            records: records.clone(),
+            lingering: lingering.clone(),
+            pods: pods.clone(),
+            kubelet: kubelet.clone(),
+            files: ClaimFiles {
+                folder: self.host.cdi.clone(),
+                kind: self.args.names.names().claims_cdi_kind(),
+                mps: self.args.mps_dir.clone(),
+                writing: Mutex::default(),
+            },
+            checkpoint: checkpoint.clone(),
+            recovered: watch::Sender::new(false),
+            metrics: self.metrics.clone(),
+        });
         if self.args.claims {
-            let driver = Driver {
-                client: self.client.clone(),
-                node: self.args.node(),
-                name: self.args.names.names().claims_driver(),
-                gpus: gpus.clone(),
-                closed: closed.clone(),
-                isolation: isolation.clone(),
-                records: records.clone(),
-                lingering: lingering.clone(),
-                pods: pods.clone(),
-                kubelet: kubelet.clone(),
-                files: ClaimFiles {
-                    folder: self.host.cdi.clone(),
-                    kind: self.args.names.names().claims_cdi_kind(),
-                    mps: self.args.mps_dir.clone(),
-                },
-                recovered: watch::Sender::new(false),
-                metrics: self.metrics.clone(),
-            };
-            self.serve_claims(Arc::new(driver), settings, own_slices);
+            self.serve_claims(driver, settings, own_slices);
+        } else {
+            self.spawn("claims", |shutdown| driver.end_all(shutdown));
         }
         let outside_mps = watch::Sender::default();
         let outside = outside_mps.subscribe();
@@ -511,6 +519,7 @@ impl Wiring {
             records: records.clone(),
             offered: sender,
             own_driver: self.args.names.names().claims_driver(),
+            serves_own: self.args.claims,
             own_slices,
             events: self.events.clone(),
         };

@@ -49,6 +49,8 @@ pub(crate) struct DraWatch {
     pub offered: watch::Sender<Option<Arc<OfferedGpus>>>,
     /// This plugin's own driver.
     pub own_driver: String,
+    /// Whether this plugin serves it: then slices are needed, and asked for again soon.
+    pub serves_own: bool,
     /// Where its slices are put, as the API server has them; `None` before the first list.
     pub own_slices: watch::Sender<Option<Vec<DeviceSlice>>>,
     /// Writes events on the node.
@@ -152,7 +154,7 @@ impl DraWatch {
                         );
                     }
                     self.publish(&OfferedGpus::default());
-                    sleep(LOOK_AGAIN).await;
+                    sleep(if self.serves_own { EVERY } else { LOOK_AGAIN }).await;
                 }
                 Err(error) => {
                     tracing::debug!("cannot ask for ResourceSlices: {error}");

@@ -37,7 +37,7 @@ const GIVE_UP_AFTER: u32 = 30;
 /// container again at once, and does not count it as one that crashes in a loop.
 const GIVE_UP_WITHOUT_NVML_AFTER: u32 = 90;
 /// Time for the API server to say which GPUs are cordoned.
-pub(crate) const SETTINGS_TIMEOUT: Duration = Duration::from_secs(10);
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for one poll of all GPUs. After it NVML counts as hanging.
 const POLL_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -229,10 +229,12 @@ impl Records {
         record.ids.extend(ids.iter().cloned());
     }
 
-    /// Sets the GPUs that existing pods hold through another plugin's resource.
-    pub fn set_elsewhere(&mut self, checkpoint: &Checkpoint, pods: &PodCache) {
-        let held = checkpoint.gpus_held_elsewhere(|uid| pods.by_uid(uid));
-        self.elsewhere = held.cloned().collect();
+    /// Sets the GPUs that existing pods hold through another plugin's resource. Returns whether that has changed.
+    pub fn set_elsewhere(&mut self, checkpoint: &Checkpoint, pods: &PodCache) -> bool {
+        let held = checkpoint.gpus_held_elsewhere(|uid| pods.by_uid(uid)).cloned().collect();
+        let changed = self.elsewhere != held;
+        self.elsewhere = held;
+        changed
     }
 
     /// Sets what pods hold by resource claims. Returns whether that has changed.
@@ -252,7 +254,8 @@ impl Records {
         self.elsewhere.iter().chain(self.claimed.values().flat_map(|claimed| &claimed.gpus))
     }
 
-    /// Books a claim in place of its earlier entry, if there is room beside all else that the GPUs hold.
+    /// Books a claim in place of its earlier entry, if there is room beside all else that the GPUs hold. `clients` are
+    /// the clients of MPS that a GPU serves.
     ///
     /// # Errors
     /// Which GPU has too little room, and who holds it.
@@ -261,8 +264,9 @@ impl Records {
         uid: &ResourceClaimUid,
         claim: BookedClaim,
         gpus: &Gpus,
+        clients: Option<u16>,
     ) -> Result<(), NoRoom> {
-        let held = units_of(&self.in_use(), gpus);
+        let held = units_of(&self.ids_with_processes(), gpus);
         for gpu in claim.shares.iter().map(|share| &share.gpu) {
             if let Some(units) = held.get(gpu).copied() {
                 return Err(NoRoom::Units { gpu: gpu.clone(), units });
@@ -272,7 +276,7 @@ impl Records {
                 return Err(NoRoom::Elsewhere { gpu: gpu.clone(), pod, resource });
             }
         }
-        self.resource_claims.check_room(uid, &claim.shares, gpus)?;
+        self.resource_claims.check_room(uid, &claim, gpus, clients)?;
         self.resource_claims.insert(uid.clone(), claim);
         Ok(())
     }

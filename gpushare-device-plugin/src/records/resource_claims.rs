@@ -57,6 +57,11 @@ impl BookedClaim {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Whether its containers are clients of MPS.
+    fn is_client(&self) -> bool {
+        self.limit.is_some_and(|limit| limit.by_mps().is_some())
+    }
+
     fn on(&self, gpu: &GpuId) -> impl Iterator<Item = &ClaimedShare> {
         self.shares.iter().filter(move |share| share.gpu == *gpu)
     }
@@ -93,6 +98,14 @@ pub enum NoRoom {
         asked: Cores,
         /// Who holds the rest.
         holders: String,
+    },
+    /// Other claims' containers are all the clients of MPS that the GPU serves.
+    #[error("GPU {gpu} serves {clients} clients of MPS, and so many claims have it")]
+    Clients {
+        /// The GPU.
+        gpu: GpuId,
+        /// How many it serves.
+        clients: u16,
     },
     /// Its own processes of an earlier allocation run.
     #[error("processes that had it by an earlier allocation have not ended")]
@@ -165,9 +178,10 @@ impl ClaimLedger {
         MiB(shares.fold(0, |sum, share| sum.saturating_add(share.memory.0)))
     }
 
-    /// How many claims hold a part of a GPU.
-    pub fn count_on(&self, gpu: &GpuId) -> usize {
-        self.0.values().filter(|claim| claim.on(gpu).next().is_some()).count()
+    /// How many claims with a limit by MPS hold a part of a GPU.
+    pub fn clients_on(&self, gpu: &GpuId) -> usize {
+        let with_mps = self.0.values().filter(|claim| claim.is_client());
+        with_mps.filter(|claim| claim.on(gpu).next().is_some()).count()
     }
 
     /// Whether a claim waits for the end of its processes.
@@ -189,11 +203,37 @@ impl ClaimLedger {
         claim.is_some_and(|claim| std::mem::replace(&mut claim.prepared, false))
     }
 
-    /// Adds a pod that uses the claims of these names. Returns whether one of them is new to it.
+    /// The kubelet starts no more containers with other claims of this name, which were deleted: a claim is made again
+    /// under the same name. Returns whether there were any.
+    pub fn unprepare_namesakes(
+        &mut self,
+        uid: &ResourceClaimUid,
+        namespace: &str,
+        name: &str,
+    ) -> bool {
+        let mut were_any = false;
+        for (other, claim) in &mut self.0 {
+            if other != uid && claim.namespace == namespace && claim.name == name {
+                were_any |= std::mem::replace(&mut claim.prepared, false);
+            }
+        }
+        were_any
+    }
+
+    /// The kubelet starts no more containers with any claim. Returns whether that is new.
+    pub fn unprepare_all(&mut self) -> bool {
+        let mut is_new = false;
+        for claim in self.0.values_mut() {
+            is_new |= std::mem::replace(&mut claim.prepared, false);
+        }
+        is_new
+    }
+
+    /// Adds a pod that uses the prepared claims of these names. Returns whether one of them is new to it.
     pub fn add_pod(&mut self, pod: &PodUid, namespace: &str, claims: &[String]) -> bool {
         let mut is_new = false;
         for claim in self.0.values_mut() {
-            if claim.namespace == namespace && claims.contains(&claim.name) {
+            if claim.prepared && claim.namespace == namespace && claims.contains(&claim.name) {
                 is_new |= claim.pods.insert(pod.clone());
             }
         }
@@ -214,24 +254,34 @@ impl ClaimLedger {
         self.0.len() != before
     }
 
-    /// Checks that there is room for the shares of a claim, beside all other claims.
+    /// Checks that there is room for a claim, beside all other claims. `clients` are the clients of MPS that a GPU
+    /// serves.
     ///
     /// # Errors
     /// Which GPU has too little, and who holds it.
     pub fn check_room(
         &self,
         uid: &ResourceClaimUid,
-        shares: &[ClaimedShare],
+        claim: &BookedClaim,
         gpus: &Gpus,
+        clients: Option<u16>,
     ) -> Result<(), NoRoom> {
+        let shares = &claim.shares;
         let earlier = self.0.get(uid).filter(|earlier| !earlier.prepared);
-        if earlier.is_some_and(|earlier| earlier.shares != shares) {
+        if earlier.is_some_and(|earlier| earlier.shares != *shares) {
             return Err(NoRoom::Ending);
         }
         let on: BTreeSet<&GpuId> = shares.iter().map(|share| &share.gpu).collect();
         for id in on {
             let gpu = gpus.get(id).ok_or_else(|| NoRoom::NoSuchGpu(id.clone()))?;
             self.check_gpu(uid, shares.iter().filter(|share| share.gpu == *id), gpu)?;
+            let others = self.clients_on(id)
+                - usize::from(self.get(uid).is_some_and(BookedClaim::is_client));
+            if let Some(clients) = clients.filter(|clients| others >= usize::from(*clients))
+                && claim.is_client()
+            {
+                return Err(NoRoom::Clients { gpu: id.clone(), clients });
+            }
         }
         Ok(())
     }
@@ -301,6 +351,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, gpus};
+    use crate::isolation::limit::MpsLimit;
 
     fn share(gpu: &str, memory: u64, cores: u32) -> ClaimedShare {
         ClaimedShare {
@@ -337,17 +388,29 @@ mod tests {
         let mut ledger = with(&[("a", &[share(A, 3000, 60)]), ("b", &[share(B, 4096, 0)])]);
         let two = gpus(&[(A, 4), (B, 4)]);
         let new = ResourceClaimUid::from("new");
-        assert_eq!(ledger.check_room(&new, &[share(A, 1096, 40)], &two), Ok(()));
-        let over = ledger.check_room(&new, &[share(A, 1097, 0)], &two).unwrap_err().to_string();
+        assert_eq!(
+            ledger.check_room(&new, &claim("new", &[share(A, 1096, 40)]), &two, None),
+            Ok(())
+        );
+        let over = ledger
+            .check_room(&new, &claim("new", &[share(A, 1097, 0)]), &two, None)
+            .unwrap_err()
+            .to_string();
         for part in [A, "1096 MiB free of 4096 MiB", "holds 1097 MiB", "claim ml/a 3000 MiB"] {
             assert!(over.contains(part), "{over}");
         }
-        let cores = ledger.check_room(&new, &[share(A, 1, 41)], &two).unwrap_err();
+        let cores =
+            ledger.check_room(&new, &claim("new", &[share(A, 1, 41)]), &two, None).unwrap_err();
         assert!(matches!(cores, NoRoom::Cores { .. }), "{cores}");
         assert!(ledger.unprepare(&"a".into()));
-        let over = ledger.check_room(&new, &[share(A, 4096, 0)], &two).unwrap_err().to_string();
+        let over = ledger
+            .check_room(&new, &claim("new", &[share(A, 4096, 0)]), &two, None)
+            .unwrap_err()
+            .to_string();
         assert!(over.contains("whose processes have not ended"), "{over}");
-        let gone = ledger.check_room(&new, &[share("GPU-c", 1, 0)], &two).unwrap_err();
+        let gone = ledger
+            .check_room(&new, &claim("new", &[share("GPU-c", 1, 0)]), &two, None)
+            .unwrap_err();
         assert_eq!(gone, NoRoom::NoSuchGpu("GPU-c".into()));
     }
 
@@ -355,9 +418,15 @@ mod tests {
     fn a_claim_replaces_its_own_entry_and_never_stands_in_its_own_way() {
         let mut ledger = with(&[("a", &[share(A, 4096, 100)])]);
         let one = gpus(&[(A, 4)]);
-        assert_eq!(ledger.check_room(&"a".into(), &[share(A, 4096, 100)], &one), Ok(()));
+        assert_eq!(
+            ledger.check_room(&"a".into(), &claim("a", &[share(A, 4096, 100)]), &one, None),
+            Ok(())
+        );
         let both = [share(A, 2048, 0), share(A, 2049, 0)];
-        assert!(ledger.check_room(&"a".into(), &both, &one).is_err(), "two results on one GPU");
+        assert!(
+            ledger.check_room(&"a".into(), &claim("a", &both), &one, None).is_err(),
+            "two results on one GPU"
+        );
         let mut again = claim("a", &[share(A, 1024, 0)]);
         again.pods = ["other".into()].into();
         ledger.insert("a".into(), again);
@@ -379,14 +448,46 @@ mod tests {
         assert!(!ledger.remove_ended(|pod| pod.as_str() == "second"));
         let elsewhere = [share(B, 1024, 0)];
         let two = gpus(&[(A, 4), (B, 4)]);
-        assert_eq!(ledger.check_room(&"a".into(), &elsewhere, &two), Err(NoRoom::Ending));
         assert_eq!(
-            ledger.check_room(&"a".into(), &[share(A, 1024, 0)], &two),
+            ledger.check_room(&"a".into(), &claim("a", &elsewhere), &two, None),
+            Err(NoRoom::Ending)
+        );
+        assert_eq!(
+            ledger.check_room(&"a".into(), &claim("a", &[share(A, 1024, 0)]), &two, None),
             Ok(()),
             "the same one"
         );
         assert!(ledger.remove_ended(|_| false));
         assert!(!ledger.is_on(&A.into()));
+    }
+
+    #[test]
+    fn no_more_claims_are_clients_of_mps_than_a_gpu_serves() {
+        let one = gpus(&[(A, 4)]);
+        let client = |name: &str| {
+            let mps = MpsLimit { gpus: 1, limit: MiB(1), threads: 100 };
+            BookedClaim { limit: Some(Limit::Mps(mps)), ..claim(name, &[share(A, 1, 0)]) }
+        };
+        let mut ledger = ClaimLedger::default();
+        for name in ["a", "b"] {
+            assert_eq!(ledger.check_room(&name.into(), &client(name), &one, Some(2)), Ok(()));
+            ledger.insert(name.into(), client(name));
+        }
+        let third = ledger.check_room(&"c".into(), &client("c"), &one, Some(2));
+        assert_eq!(third, Err(NoRoom::Clients { gpu: A.into(), clients: 2 }));
+        assert_eq!(ledger.check_room(&"a".into(), &client("a"), &one, Some(2)), Ok(()), "itself");
+        let unlimited = claim("c", &[share(A, 1, 0)]);
+        assert_eq!(ledger.check_room(&"c".into(), &unlimited, &one, Some(2)), Ok(()));
+    }
+
+    #[test]
+    fn a_claim_that_is_made_again_under_its_name_ends_the_earlier_one() {
+        let mut ledger = with(&[("first", &[share(A, 1024, 0)])]);
+        assert!(!ledger.unprepare_namesakes(&"first".into(), "ml", "first"));
+        assert!(!ledger.unprepare_namesakes(&"second".into(), "default", "first"));
+        assert!(ledger.unprepare_namesakes(&"second".into(), "ml", "first"));
+        assert!(!ledger.add_pod(&"pod".into(), "ml", &["first".to_owned()]), "it is another one's");
+        assert!(ledger.remove_ended(|_| false));
     }
 
     proptest! {
@@ -403,7 +504,7 @@ mod tests {
                 if ends {
                     ledger.unprepare(&uid);
                     ledger.remove_ended(|_| false);
-                } else if ledger.check_room(&uid, &shares, &two).is_ok() {
+                } else if ledger.check_room(&uid, &claim(&name, &shares), &two, None).is_ok() {
                     ledger.insert(uid, claim(&name, &shares));
                 }
                 for gpu in two.iter() {

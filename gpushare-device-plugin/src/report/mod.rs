@@ -259,7 +259,11 @@ impl Reporter {
     fn held_elsewhere(&self, gpus: &Gpus) -> Vec<PodCharge> {
         // If the checkpoint cannot be read, the GPUs that were read last count.
         match self.checkpoint.read() {
-            Ok(checkpoint) => self.records.lock().set_elsewhere(&checkpoint, &self.pods),
+            Ok(checkpoint) => {
+                if self.records.lock().set_elsewhere(&checkpoint, &self.pods) {
+                    self.records.notify();
+                }
+            }
             Err(error) => tracing::debug!("{error}"),
         }
         let mut charges: Vec<PodCharge> = Vec::new();

@@ -27,15 +27,18 @@ use crate::metrics::Metrics;
 use crate::nvidia::KIND;
 use crate::pods::PodCache;
 use crate::records::SharedRecords;
+use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::records::resource_claims::{BookedClaim, ClaimedShare, NoRoom};
 
 /// Time in one call for what stands in a claim's way to pass, as processes of an earlier claim end. A kubelet waits 45 s
 /// for the call, and calls again some 67 s after a refusal (seen with v1.36.3).
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Pause before a claim is looked at again for which nothing is known to have changed, and the shortest pause.
+/// Pause before what is held is compared again with a claim that waits: a change ends it, but for the shortest pause.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
+/// Time after which a claim that waits is read again.
+const READ_AGAIN: Duration = Duration::from_secs(10);
 /// Time for one read of a claim.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -150,6 +153,8 @@ pub(crate) struct Driver {
     pub kubelet: PodResourcesClient,
     /// The CDI specifications of claims.
     pub files: ClaimFiles,
+    /// The kubelet's checkpoint, which tells what other plugins gave out.
+    pub checkpoint: CheckpointFile,
     /// Whether the claims of the node's running pods are known.
     pub recovered: watch::Sender<bool>,
     /// Counts refusals.
@@ -168,9 +173,12 @@ impl Driver {
     ) -> Result<Vec<PreparedDevice>, PrepareError> {
         let deadline = Instant::now() + PATIENCE;
         let mut told = None;
+        let mut read = None;
+        // What has ended is free before it is looked for.
+        self.lingering.update();
         loop {
             let mut changes = self.records.changes();
-            let error = match self.try_to_prepare(claim).await {
+            let error = match self.try_to_prepare(claim, &mut read).await {
                 Ok(devices) => return Ok(devices),
                 Err(error) => error,
             };
@@ -190,8 +198,19 @@ impl Driver {
         }
     }
 
-    async fn try_to_prepare(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, PrepareError> {
-        let facts = self.read(claim).await?.ok_or(PrepareError::Gone)?;
+    async fn try_to_prepare(
+        &self,
+        claim: &ClaimRef,
+        read: &mut Option<(Instant, ResourceClaimFacts)>,
+    ) -> Result<Vec<PreparedDevice>, PrepareError> {
+        let facts = match read {
+            Some((at, facts)) if at.elapsed() < READ_AGAIN => facts.clone(),
+            _ => {
+                let facts = self.read(claim).await?.ok_or(PrepareError::Gone)?;
+                *read = Some((Instant::now(), facts.clone()));
+                facts
+            }
+        };
         let earlier = self.records.lock().resource_claims.prepared(&claim.uid).cloned();
         if let Some(earlier) = earlier {
             if is_of(&earlier, &facts) {
@@ -206,11 +225,17 @@ impl Driver {
         }
         let gpus = self.gpus.borrow().clone();
         let booked = self.booking(&facts, &gpus)?;
-        // What has ended is free before it is looked for.
-        self.lingering.update();
+        let support = self.isolation.support.borrow().clone();
+        let clients = support.and_then(|support| support.strongest().1);
+        let checkpoint = self.checkpoint.read();
         {
             let mut records = self.records.lock();
-            records.book(&claim.uid, booked.clone(), &gpus)?;
+            if let Ok(checkpoint) = checkpoint {
+                records.set_elsewhere(&checkpoint, &self.pods);
+            }
+            let ClaimRef { uid, namespace, name } = claim;
+            records.resource_claims.unprepare_namesakes(uid, namespace, name);
+            records.book(uid, booked.clone(), &gpus, clients)?;
             self.lingering.save(&mut records);
         }
         self.records.notify();
@@ -304,8 +329,7 @@ impl Driver {
 
     /// Brings the files up to date. One that cannot be written now is tried again.
     pub(super) fn set_files(&self) {
-        let claims = self.records.lock().resource_claims.clone();
-        if let Err(error) = self.files.set(&claims) {
+        if let Err(error) = self.files.set(|| self.records.lock().resource_claims.clone()) {
             tracing::warn!("{error}");
         }
     }

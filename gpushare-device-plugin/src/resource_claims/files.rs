@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use placement::names::aliyun;
 use placement::units::ResourceClaimUid;
@@ -17,7 +18,7 @@ use crate::container::{GPU_UUID, GPU_UUIDS, UNIT_MIB, VISIBLE_DEVICES};
 use crate::records::resource_claims::{BookedClaim, ClaimLedger};
 
 /// The files of claims.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ClaimFiles {
     /// The folder of CDI specifications.
     pub folder: PathBuf,
@@ -25,6 +26,8 @@ pub(crate) struct ClaimFiles {
     pub kind: String,
     /// The folder of MPS on the host.
     pub mps: Option<PathBuf>,
+    /// Held while files are written: what is written last is what was booked last.
+    pub writing: Mutex<()>,
 }
 
 impl ClaimFiles {
@@ -42,18 +45,22 @@ impl ClaimFiles {
         uid: &ResourceClaimUid,
         claim: &BookedClaim,
     ) -> Result<(), CdiError> {
-        bring_up_to_date(&self.path(uid), &self.spec(uid, claim).to_string())
+        let _writing = self.writing();
+        self.bring_up_to_date(uid, claim)
     }
 
-    /// Writes the files of claims that are not up to date, and removes those of others.
+    /// Writes the files of claims that are not up to date, and removes those of others. `claims` are looked up once no
+    /// file is being written.
     ///
     /// # Errors
     /// If the folder cannot be read, or a file not be written.
-    pub(crate) fn set(&self, claims: &ClaimLedger) -> Result<(), CdiError> {
+    pub(crate) fn set(&self, claims: impl FnOnce() -> ClaimLedger) -> Result<(), CdiError> {
+        let _writing = self.writing();
+        let claims = claims();
         let mut wanted = BTreeSet::new();
         for (uid, claim) in claims.iter() {
             wanted.insert(self.file_name(uid));
-            self.write(uid, claim)?;
+            self.bring_up_to_date(uid, claim)?;
         }
         let failed = |cause: io::Error| CdiError::Write { path: self.folder.clone(), cause };
         let listed = match fs::read_dir(&self.folder) {
@@ -69,6 +76,18 @@ impl ClaimFiles {
             }
         }
         Ok(())
+    }
+
+    fn bring_up_to_date(
+        &self,
+        uid: &ResourceClaimUid,
+        claim: &BookedClaim,
+    ) -> Result<(), CdiError> {
+        bring_up_to_date(&self.path(uid), &self.spec(uid, claim).to_string())
+    }
+
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, uid: &ResourceClaimUid) -> PathBuf {
@@ -124,6 +143,7 @@ mod tests {
             folder: folder.path().join("cdi"),
             kind: "gpu.plimsoll.dev/claim".to_owned(),
             mps: Some("/run/mps".into()),
+            writing: Mutex::default(),
         }
     }
 
@@ -189,16 +209,16 @@ mod tests {
     fn files_follow_the_claims_and_those_of_others_stay() {
         let folder = tempfile::tempdir().unwrap();
         let files = files(&folder);
-        files.set(&ClaimLedger::default()).unwrap();
+        files.set(ClaimLedger::default).unwrap();
         let mut claims =
             ledger(&[("u1", claim("u1", &[A], None)), ("u2", claim("u2", &[B], None))]);
-        files.set(&claims).unwrap();
+        files.set(|| claims.clone()).unwrap();
         fs::write(files.folder.join("nvidia.json"), "{}").unwrap();
         fs::remove_file(files.path(&"u1".into())).unwrap();
         claims.unprepare(&"u1".into());
         claims.unprepare(&"u2".into());
         claims.remove_ended(|pod| pod.as_str() == "pod-u1");
-        files.set(&claims).unwrap();
+        files.set(|| claims.clone()).unwrap();
         let exists = |uid: &str| files.path(&uid.into()).exists();
         assert_eq!((exists("u1"), exists("u2")), (true, false));
         assert!(files.folder.join("nvidia.json").exists());

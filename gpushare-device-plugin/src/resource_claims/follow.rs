@@ -12,7 +12,7 @@ use placement::units::ResourceClaimUid;
 use tokio::time::{Instant, sleep};
 
 use super::driver::{ClaimRef, Driver, READ_TIMEOUT};
-use super::wanted::share_of;
+use super::wanted::Wanted;
 use crate::pods::{NodePod, PodRef};
 use crate::records::resource_claims::BookedClaim;
 
@@ -32,11 +32,35 @@ impl Driver {
         }
     }
 
+    /// Ends the claims of an earlier process that served them, where this one does not: once their processes have ended.
+    pub(crate) async fn end_all(self: Arc<Self>, shutdown: daemon::Shutdown) {
+        let end = async {
+            self.lingering.grants_loaded().await;
+            if self.records.lock().resource_claims.unprepare_all() {
+                tracing::warn!(
+                    "without --claims, claims of an earlier process hold their memory until they have ended"
+                );
+                self.lingering.save(&mut self.records.lock());
+                self.records.notify();
+            }
+            while self.records.lock().resource_claims.has_unprepared() {
+                sleep(EVERY).await;
+                self.set_files();
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = end => {}
+        }
+    }
+
     async fn keep_true(&self) {
         self.lingering.grants_loaded().await;
         self.pods.listed().await;
         // Fails only without a sender, which lives as long as the plugin.
         let _ = self.gpus.clone().wait_for(|gpus| !gpus.is_empty()).await;
+        // Without it the limits of running claims are not known.
+        let _ = self.isolation.support.clone().wait_for(Option::is_some).await;
         while let Err(why) = self.recover().await {
             tracing::warn!("which claims the node's pods have is not known yet: {why}");
             sleep(RETRY).await;
@@ -84,7 +108,7 @@ impl Driver {
         let read =
             cluster::get_resource_claim(&self.client, namespace, name, &self.name, READ_TIMEOUT);
         let Some(facts) = read.await.map_err(|error| error.to_string())? else { return Ok(()) };
-        let is_known = self.records.lock().resource_claims.prepared(&facts.uid).is_some();
+        let is_known = self.records.lock().resource_claims.get(&facts.uid).is_some();
         if is_known || !self.is_allocated_here(&facts) {
             return Ok(());
         }
@@ -98,27 +122,23 @@ impl Driver {
         Ok(())
     }
 
-    /// The booking of a claim whose containers run: by its allocation alone. Its file is made again without a limit
-    /// only where its configuration cannot be read any more.
+    /// The booking of a claim whose containers may run: until their processes have ended, or it is prepared again, as
+    /// after a boot of the node.
     fn booking_of_running(&self, facts: &ResourceClaimFacts) -> BookedClaim {
         let gpus = self.gpus.borrow().clone();
-        if let Ok(booking) = self.booking(facts, &gpus) {
-            return booking;
-        }
-        let mut shares = Vec::new();
-        for result in facts.allocated.iter().flat_map(|allocated| &allocated.results) {
-            let named = |gpu: &&crate::gpus::Gpu| {
-                super::device_name(&gpu.uuid).as_deref() == Some(result.device.as_str())
-            };
-            shares.extend(gpus.iter().find(named).map(|gpu| share_of(result, gpu)));
-        }
+        let wanted = Wanted::of_running(facts, &gpus);
+        let support = self.isolation.support.borrow().clone();
+        let limit = support.and_then(|support| {
+            let (limit, _) = wanted.limit(&gpus, self.isolation.policy, &support).ok()?;
+            limit
+        });
         BookedClaim {
             namespace: facts.namespace.clone(),
             name: facts.name.clone(),
-            shares,
-            limit: None,
+            shares: wanted.shares,
+            limit,
             pods: facts.reserved_for.iter().cloned().collect(),
-            prepared: true,
+            prepared: false,
         }
     }
 

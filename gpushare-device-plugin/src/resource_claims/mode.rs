@@ -5,11 +5,9 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::gpus::closed::ByClaims;
 use crate::gpus::node_settings::NodeSettings;
-use crate::gpus::watch::SETTINGS_TIMEOUT;
 use crate::records::SharedRecords;
 
 /// Follows what decides on that.
@@ -20,7 +18,7 @@ pub(crate) struct ModeWatch {
     pub settings: watch::Receiver<Option<NodeSettings>>,
     /// What claims hold.
     pub records: Arc<SharedRecords>,
-    /// Where the outcome is put; `None` until the label is known.
+    /// Where the outcome is put.
     pub by_claims: watch::Sender<Option<Arc<ByClaims>>>,
 }
 
@@ -36,12 +34,9 @@ impl ModeWatch {
     async fn follow(&self) {
         let mut settings = self.settings.clone();
         let mut records = self.records.changes();
-        if self.serves_claims {
-            // An API server that does not answer for long leaves the node as without the label.
-            let _ = timeout(SETTINGS_TIMEOUT, settings.wait_for(Option::is_some)).await;
-        }
         loop {
-            let labelled = settings.borrow_and_update().as_ref().is_some_and(|set| set.by_claims);
+            // Until the label is known a GPU takes neither: a node that is given out by claims must take no units.
+            let labelled = settings.borrow_and_update().as_ref().is_none_or(|set| set.by_claims);
             let gpus = self.records.lock().resource_claims.gpus();
             let now = ByClaims { all: self.serves_claims && labelled, gpus };
             self.by_claims.send_if_modified(|known| {

@@ -29,6 +29,8 @@ use crate::records::{Records, SharedRecords};
 
 /// The shortest time between two writes: a write wakes every pod that waits in kube-scheduler.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
+/// The longest pause after writes that failed.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Time for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -60,7 +62,7 @@ pub(crate) struct Publisher {
 #[derive(Default)]
 struct Published {
     generation: i64,
-    /// The devices, where the API server took them without a part: then no comparison holds.
+    /// The devices that the API server took without a part, so that their slice was deleted again.
     dropped: Option<Vec<OfferedShare>>,
 }
 
@@ -74,8 +76,14 @@ impl Publisher {
     }
 
     async fn follow(&mut self) {
+        self.condition.set(Status::failed(
+            "the API server has not listed this node's ResourceSlices yet",
+            "is claims true in the chart's values, and Kubernetes at least 1.36 (docs/claims.md)?",
+        ));
         let _ = self.slices.wait_for(Option::is_some).await;
         let _ = self.support.wait_for(Option::is_some).await;
+        let _ = self.settings.wait_for(Option::is_some).await;
+        let mut pause = BETWEEN_WRITES;
         let mut published = Published::default();
         let mut records = self.records.changes();
         loop {
@@ -92,10 +100,12 @@ impl Publisher {
                     "is claims true in the chart's values, and Kubernetes at least 1.36 (docs/claims.md)?",
                 )),
             }
-            sleep(BETWEEN_WRITES).await;
+            sleep(pause).await;
             if failed {
+                pause = (pause * 2).min(MAX_PAUSE);
                 continue;
             }
+            pause = BETWEEN_WRITES;
             tokio::select! {
                 changed = self.slices.changed() => if changed.is_err() { return },
                 changed = self.gpus.changed() => if changed.is_err() { return },
@@ -121,13 +131,12 @@ impl Publisher {
         if !by_claims {
             return Ok(Status::ok("the node's GPUs are given out by units"));
         }
-        if let Some(current) = slices.iter().find(|slice| slice.name == name) {
-            if offer.is_in(current) {
-                return Ok(offered(&offer));
-            }
-            if published.dropped.as_ref() == Some(&offer.devices) {
-                return Ok(not_shared());
-            }
+        let current = slices.iter().find(|slice| slice.name == name);
+        if current.is_some_and(|current| offer.is_in(current)) {
+            return Ok(offered(&offer));
+        }
+        if published.dropped.as_ref() == Some(&offer.devices) {
+            return Ok(not_shared());
         }
         offer.generation += 1;
         let written = write_device_slice(&self.client, &offer, WRITE_TIMEOUT).await?;
@@ -136,6 +145,8 @@ impl Publisher {
             published.dropped = None;
             return Ok(offered(&offer));
         }
+        // Without a part, such as its taints, it would offer what must not be given out.
+        delete_device_slice(&self.client, &name, WRITE_TIMEOUT).await?;
         published.dropped = Some(offer.devices);
         Ok(not_shared())
     }
@@ -170,8 +181,8 @@ fn offered(offer: &DeviceOffer) -> Status {
 
 fn not_shared() -> Status {
     Status::failed(
-        "the API server drops what lets several claims have shares of a GPU",
-        "switch Kubernetes' feature gate DRAConsumableCapacity on (1.36 has it on, docs/claims.md)",
+        "the API server drops parts of the ResourceSlice: nothing is offered",
+        "switch Kubernetes' feature gates DRAConsumableCapacity and DRADeviceTaints on (1.36 has them on, docs/claims.md)",
     )
 }
 
@@ -185,7 +196,7 @@ struct NodeState<'n> {
 
 /// The devices, the fullest first, and equal ones by index.
 fn devices(gpus: &Gpus, state: &NodeState<'_>) -> Vec<OfferedShare> {
-    let units = units_of(&state.records.in_use(), gpus);
+    let units = units_of(&state.records.ids_with_processes(), gpus);
     let mut devices = Vec::new();
     for gpu in gpus.iter() {
         if state.closed.offered.driver_of(&gpu.uuid).is_some() {
@@ -239,7 +250,7 @@ impl NodeState<'_> {
     /// How many more claims a GPU takes under MPS, by its clients; `None` without MPS.
     fn sharers_left(&self, gpu: &Gpu) -> Option<i64> {
         let (_, clients) = self.support?.strongest();
-        let claims = self.records.resource_claims.count_on(&gpu.uuid);
+        let claims = self.records.resource_claims.clients_on(&gpu.uuid);
         Some(i64::from(clients?) - i64::try_from(claims).unwrap_or(i64::MAX))
     }
 
@@ -252,9 +263,11 @@ impl NodeState<'_> {
         }
         let closed = self.closed.to_claims(&gpu.uuid).map(closed_value);
         let by_units = has_units.then(|| "units".to_owned());
+        let is_elsewhere = self.records.elsewhere().any(|held| held.gpu == gpu.uuid);
+        let elsewhere = is_elsewhere.then(|| "elsewhere".to_owned());
         let by_sharers = self.sharers_left(gpu).is_some_and(|left| left <= 0);
         let full = by_sharers.then(|| "sharers".to_owned());
-        if let Some(value) = closed.or(by_units).or(full) {
+        if let Some(value) = closed.or(by_units).or(elsewhere).or(full) {
             taints.push(DeviceTaint { key: self.names.closed_taint(), value });
         }
         taints
@@ -284,6 +297,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{A, B, gpus, ids, simple, with_unhealthy};
+    use crate::isolation::limit::{Limit, MpsLimit};
     use crate::isolation::support::Missing;
     use crate::records::resource_claims::{BookedClaim, ClaimedShare};
 
@@ -376,7 +390,9 @@ mod tests {
             let device = listed(&one, &ClosedGpus::default(), Some(&support), &records).remove(0);
             assert_eq!(device.attributes["sharersLeft"], DeviceAttribute::Int(left));
             assert!(device.taints.is_empty());
-            records.resource_claims.insert(number.to_string().into(), booked(A, 1));
+            let mps = MpsLimit { gpus: 1, limit: MiB(1), threads: 100 };
+            let client = BookedClaim { limit: Some(Limit::Mps(mps)), ..booked(A, 1) };
+            records.resource_claims.insert(number.to_string().into(), client);
         }
         let full = listed(&one, &ClosedGpus::default(), Some(&support), &records).remove(0);
         assert_eq!(full.taints[0].value, "sharers");

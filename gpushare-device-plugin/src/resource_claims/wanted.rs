@@ -1,6 +1,8 @@
 //! What a ResourceClaim was allocated, checked against this node: from the object to shares of GPUs and their limit.
 //! Pure.
 
+use std::collections::BTreeMap;
+
 use api::share_config::{ShareConfig, ShareConfigError};
 use cluster::{Allocated, DeviceResult, ResourceClaimFacts};
 use placement::gpu::{Closed, Isolation};
@@ -84,8 +86,8 @@ pub(crate) enum ClaimFault {
     Isolation(IsolationError),
     /// Its containers have one limit for all GPUs that they see.
     #[error(
-        "isolation `{0}` holds a container to one amount of memory on each GPU: give all requests of the claim the \
-         same, or make a claim for each"
+        "isolation `{0}` holds a container to one amount of memory on each GPU, and the claim has different ones: make \
+         a claim for each request"
     )]
     MixedMemory(Isolation),
 }
@@ -114,6 +116,17 @@ pub(crate) struct ThisNode<'n> {
 }
 
 impl Wanted {
+    /// What a claim has whose containers run, as far as it is known here.
+    pub(crate) fn of_running(claim: &ResourceClaimFacts, gpus: &Gpus) -> Self {
+        let mut shares = Vec::new();
+        let allocated = claim.allocated.clone().unwrap_or_default();
+        for result in &allocated.results {
+            shares.extend(gpu_of(result, gpus).map(|gpu| share_of(result, gpu)));
+        }
+        let (isolation, memory_limit) = configured(&allocated).unwrap_or_default();
+        Self { shares, isolation, memory_limit }
+    }
+
     /// What this claim wants.
     ///
     /// # Errors
@@ -154,17 +167,23 @@ impl Wanted {
         if isolation == Isolation::None {
             return Ok((None, missing));
         }
-        let Some(first) = self.shares.first() else { return Ok((None, missing)) };
-        if self.shares.iter().any(|share| share.memory != first.memory) {
+        // A container sees each GPU once, however many of the claim's shares are on it.
+        let mut on_each: BTreeMap<&GpuId, MiB> = BTreeMap::new();
+        for share in &self.shares {
+            let sum = on_each.entry(&share.gpu).or_default();
+            *sum = MiB(sum.0.saturating_add(share.memory.0));
+        }
+        let Some(memory) = on_each.values().next().copied() else { return Ok((None, missing)) };
+        if on_each.values().any(|other| *other != memory) {
             return Err(ClaimFault::MixedMemory(isolation));
         }
         let cores = self.shares.iter().map(|share| share.cores).max().unwrap_or_default();
         let compute = cores > Cores::ZERO && compute_by_mps(isolation, support).is_ok();
-        let of_gpu = |share: &ClaimedShare| gpus.get(&share.gpu).map(|gpu| gpu.memory);
-        let most = self.shares.iter().filter_map(of_gpu).min().unwrap_or(first.memory);
-        let limit = first.memory.max(self.memory_limit.unwrap_or_default()).min(most);
+        let of_gpus = on_each.keys().filter_map(|gpu| gpus.get(gpu)).map(|gpu| gpu.memory);
+        let most = of_gpus.min().unwrap_or(memory);
+        let limit = memory.max(self.memory_limit.unwrap_or_default()).min(most);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores.min(Cores::ALL) };
-        let gpus = u32::try_from(self.shares.len()).unwrap_or(u32::MAX);
+        let gpus = u32::try_from(on_each.len()).unwrap_or(u32::MAX);
         let mps = MpsLimit { gpus, limit, threads: threads.0 };
         Ok((Limit::of(isolation, compute, mps), missing))
     }
@@ -193,8 +212,7 @@ impl ThisNode<'_> {
         if result.admin_access {
             return Err(ClaimFault::AdminAccess(request));
         }
-        let named = |gpu: &&Gpu| device_name(&gpu.uuid).as_deref() == Some(result.device.as_str());
-        let Some(gpu) = self.gpus.iter().find(named) else {
+        let Some(gpu) = gpu_of(result, self.gpus) else {
             return Err(ClaimFault::NoSuchDevice { request, device: result.device.clone() });
         };
         if let Some(why) = gpu.unhealthy {
@@ -207,8 +225,12 @@ impl ThisNode<'_> {
     }
 }
 
+fn gpu_of<'g>(result: &DeviceResult, gpus: &'g Gpus) -> Option<&'g Gpu> {
+    gpus.iter().find(|gpu| device_name(&gpu.uuid).as_deref() == Some(result.device.as_str()))
+}
+
 /// The share of a result. One without an amount has all of the GPU.
-pub(crate) fn share_of(result: &DeviceResult, gpu: &Gpu) -> ClaimedShare {
+fn share_of(result: &DeviceResult, gpu: &Gpu) -> ClaimedShare {
     ClaimedShare {
         request: result.request.clone(),
         device: result.device.clone(),
@@ -340,7 +362,9 @@ mod tests {
         assert!(fault.to_string().contains("ShareConfig requires isolation `driver`"), "{fault}");
         let plain = open(vec![result(A, 1024, 0)], Vec::new());
         assert_eq!(limit(&plain, &none), Ok(None));
-        let mixed = open(vec![result(A, 1024, 0), result(B, 2048, 0)], vec![required]);
+        let mixed = open(vec![result(A, 1024, 0), result(B, 2048, 0)], vec![required.clone()]);
         assert!(matches!(limit(&mixed, &all_modes()), Err(ClaimFault::MixedMemory(_))));
+        let on_one = open(vec![result(A, 1024, 0), result(A, 2048, 0)], vec![required]);
+        assert_eq!(limit(&on_one, &all_modes()), Ok(Some(Limit::Driver { limit: MiB(3072) })));
     }
 }

@@ -224,6 +224,8 @@ async fn a_gpu_has_units_or_claims_and_never_both() {
     rig.flags = vec!["--claims".to_owned()];
     rig.begin_plugin();
     rig.gpus("open GPUs", |gpus| gpus[0]["closed"].is_null()).await;
+    // Beside it the kubelet is asked for nothing, and tells of ids that have ended only with the next admission.
+    rig.kubelet.register_other("example.com/nic", &["eth0"]);
     rig.run(pod("units").uid("units").asking(RESOURCE, 2), A).await.unwrap();
     assert_eq!(rig.sim.get(RESOURCE_SLICES, "", SLICE), None, "given out by units");
     set_mode(&rig, "claims");
@@ -329,4 +331,37 @@ async fn a_slice_that_the_kubelet_deletes_is_back_and_a_lost_gpu_is_tainted() {
         .await
         .unwrap()
         .expect("an API server that fails for a moment");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_serves_no_claims_any_more_opens_a_gpu_once_their_processes_have_ended() {
+    let mut rig = claims_rig().await;
+    let mut first = claim("a", &[(A, "3Gi")]);
+    first["status"]["reservedFor"][0]["uid"] = json!(FIRST);
+    rig.sim.put(first);
+    prepare(&rig, "a").await.unwrap();
+    rig.processes(FIRST, true);
+    rig.restart_with(&[]).await;
+    rig.gpus("the other GPU open", |gpus| {
+        gpus[0]["closed"] == "claims" && gpus[1]["closed"].is_null()
+    })
+    .await;
+    rig.no_group(FIRST);
+    rig.gpus("both GPUs open", |gpus| gpus[0]["closed"].is_null()).await;
+    until("no file", || !file(&rig, "a").exists()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_gpu_takes_units_or_claims_before_the_nodes_label_is_known() {
+    let mut rig = claims_rig().await;
+    rig.stop_plugin().await;
+    rig.sim.delete(RESOURCE_SLICES, "", SLICE);
+    rig.sim.log().clear();
+    rig.sim.faults().next(usize::MAX, Verb::Watch, NODES, Fault::Hang);
+    rig.begin_plugin();
+    rig.gpus("closed GPUs", |gpus| gpus[0]["closed"] == "claims").await;
+    rig.kubelet.registered(2).await;
+    assert_eq!(rig.sim.get(RESOURCE_SLICES, "", SLICE), None);
+    rig.sim.faults().release();
+    slice(&rig, "the slice", |slice| order(slice) == [A, B]).await;
 }
