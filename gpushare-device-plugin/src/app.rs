@@ -60,7 +60,7 @@ use crate::resource_claims::driver::Driver;
 use crate::resource_claims::files::ClaimFiles;
 use crate::resource_claims::mode::ModeWatch;
 use crate::resource_claims::offer::Publisher;
-use crate::resource_claims::service::Service as ClaimService;
+use crate::resource_claims::service::DriverService;
 use crate::resource_claims::session::Session as ClaimSession;
 use crate::unhealthy_map::UnhealthyMap;
 
@@ -393,7 +393,7 @@ impl Wiring {
         };
         let session = ClaimSession {
             folder: self.host.plugins_registry.clone(),
-            service: ClaimService {
+            service: DriverService {
                 driver: driver.clone(),
                 gpus: driver.gpus.clone(),
                 closed: driver.closed.clone(),

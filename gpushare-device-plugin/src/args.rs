@@ -25,8 +25,9 @@ pub struct Args {
     pub node_name: String,
 
     /// The folder that has the host's root, or what is needed of it: var/lib/kubelet/device-plugins,
-    /// var/lib/kubelet/pod-resources, with --claims var/lib/kubelet/plugins_registry, var/run/cdi, sys/fs/cgroup, run/plimsoll-gpu, sys/bus/pci and proc. In a
-    /// container, mount the host's there; its own /sys/fs/cgroup shows no other pod.
+    /// var/lib/kubelet/pod-resources, with --claims var/lib/kubelet/plugins_registry, var/run/cdi, sys/fs/cgroup,
+    /// run/plimsoll-gpu, sys/bus/pci and proc. In a container, mount the host's there; its own /sys/fs/cgroup shows no
+    /// other pod.
     #[arg(long, env = "PLIMSOLL_HOST_ROOT", default_value = "/", value_name = "DIR")]
     pub host_root: PathBuf,
 

@@ -66,8 +66,7 @@ impl Slices {
 
     /// The slices of this plugin's driver.
     pub(crate) fn own(&self) -> Vec<DeviceSlice> {
-        let own = self.now.values().filter(|slice| slice.driver == self.own);
-        own.cloned().collect()
+        self.now.values().filter(|slice| slice.driver == self.own).cloned().collect()
     }
 
     fn devices(&self) -> impl Iterator<Item = &OfferedDevice> {

@@ -127,7 +127,8 @@ fn number<N: FromStr>(text: &str) -> Result<N, NotALimit> {
 
 impl Limit {
     /// The limit in this mode; `None` without one. `compute`: MPS also holds the container to its part of the compute.
-    /// Its limit of memory is then given to MPS as well: a client's memory may be charged to the server's control group.
+    /// Its limit of memory is then given to MPS as well: a client's memory may be charged to the server's control
+    /// group.
     pub fn of(isolation: Isolation, compute: bool, mps: MpsLimit) -> Option<Self> {
         match isolation {
             Isolation::None => None,

@@ -49,9 +49,9 @@ impl Records {
         self.held().map(|(_, id)| id.clone()).collect()
     }
 
-    /// The ids of pods that may have processes, and of listed ones that are not known. Unlike [`Records::in_use`] without
-    /// those that the kubelet still holds for pods that have ended: it frees them with its next admission of units, which
-    /// never comes to a node that is given out by claims.
+    /// The ids of pods that may have processes, and of listed ones that are not known. Unlike [`Records::in_use`]
+    /// without those that the kubelet still holds for pods that have ended: it frees them with its next admission of
+    /// units, which never comes to a node that is given out by claims.
     pub fn ids_with_processes(&self) -> Ids {
         let mut ids: Ids = self.holders().flat_map(|(_, record)| &record.ids).cloned().collect();
         for listed in self.listed.iter().filter(|listed| listed.uid.is_none()) {

@@ -1,8 +1,8 @@
 //! The shares of GPUs that ResourceClaims hold on this node, in the same records as device ids. Pure.
 //!
 //! Invariants: a claim holds its memory from its preparation until it is unprepared and no process of its pods is left.
-//! Its entry is replaced as a whole, by its UID. On one GPU there are either claims or device ids, and no GPU holds more
-//! memory or compute than it offers.
+//! Its entry is replaced as a whole, by its UID. On one GPU there are either claims or device ids, and no GPU holds
+//! more memory or compute than it offers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -174,14 +174,13 @@ impl ClaimLedger {
 
     /// The memory that claims hold of a GPU.
     pub fn memory_on(&self, gpu: &GpuId) -> MiB {
-        let shares = self.0.values().flat_map(|claim| claim.on(gpu));
-        MiB(shares.fold(0, |sum, share| sum.saturating_add(share.memory.0)))
+        total(self.0.values().flat_map(|claim| claim.on(gpu))).0
     }
 
     /// How many claims with a limit by MPS hold a part of a GPU.
     pub fn clients_on(&self, gpu: &GpuId) -> usize {
-        let with_mps = self.0.values().filter(|claim| claim.is_client());
-        with_mps.filter(|claim| claim.on(gpu).next().is_some()).count()
+        let is_there = |claim: &&BookedClaim| claim.is_client() && claim.on(gpu).next().is_some();
+        self.0.values().filter(is_there).count()
     }
 
     /// Whether a claim waits for the end of its processes.
@@ -292,11 +291,13 @@ impl ClaimLedger {
         shares: impl Iterator<Item = &'s ClaimedShare>,
         gpu: &Gpu,
     ) -> Result<(), NoRoom> {
-        let others = self.0.iter().filter(|(other, _)| *other != uid);
-        let held = total(others.flat_map(|(_, claim)| claim.on(&gpu.uuid)));
+        let of_other = |(other, claim): (&ResourceClaimUid, _)| (other != uid).then_some(claim);
+        let (memory, cores) = total(
+            self.0.iter().filter_map(of_other).flat_map(|claim: &BookedClaim| claim.on(&gpu.uuid)),
+        );
         let asked = total(shares);
-        let free = MiB(gpu.offered.0.saturating_sub(held.0.0));
-        let cores_free = Cores(Cores::ALL.0.saturating_sub(held.1.0));
+        let free = MiB(gpu.offered.0.saturating_sub(memory.0));
+        let cores_free = Cores::ALL.saturating_sub(cores);
         let holders = || self.holders(uid, &gpu.uuid);
         if asked.0 > free {
             let (offered, asked) = (gpu.offered, asked.0);

@@ -1,7 +1,7 @@
 //! Prepares and unprepares claims.
 //!
-//! Invariants: a claim is booked under the records' lock, and saved before the kubelet hears of it. The lock is not held
-//! over an await. A call ends within the kubelet's limit.
+//! Invariants: a claim is booked under the records' lock, and saved before the kubelet hears of it. The lock is not
+//! held over an await. A call ends within the kubelet's limit.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,8 +31,8 @@ use crate::records::checkpoint::CheckpointFile;
 use crate::records::pod_resources::PodResourcesClient;
 use crate::records::resource_claims::{BookedClaim, ClaimedShare, NoRoom};
 
-/// Time in one call for what stands in a claim's way to pass, as processes of an earlier claim end. A kubelet waits 45 s
-/// for the call, and calls again some 67 s after a refusal (seen with v1.36.3).
+/// Time in one call for what stands in a claim's way to pass, as processes of an earlier claim end. A kubelet waits 45
+/// s for the call, and calls again some 67 s after a refusal (seen with v1.36.3).
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Pause before what is held is compared again with a claim that waits: a change ends it, but for the shortest pause.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -162,8 +162,8 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Prepares a claim, and waits for up to [`PATIENCE`] for what stands in its way to pass. A claim that is prepared is
-    /// answered alike.
+    /// Prepares a claim, and waits for up to [`PATIENCE`] for what stands in its way to pass. A claim that is prepared
+    /// is answered alike.
     ///
     /// # Errors
     /// Why it is not prepared, for an event on its pod.
@@ -269,8 +269,8 @@ impl Driver {
         let closed = self.closed.borrow().clone();
         let node = ThisNode { name: &self.node, driver: &self.name, gpus, closed: &closed };
         let wanted = Wanted::of(facts, &node)?;
-        let support = self.isolation.support.borrow().clone();
-        let mut support = support.ok_or(ClaimFault::Isolation(IsolationError::NotKnown))?;
+        let known = self.isolation.support.borrow().clone();
+        let mut support = known.ok_or(ClaimFault::Isolation(IsolationError::NotKnown))?;
         if support.mps.is_ok()
             && let Some(conflict) = self.mps_conflict(facts)?
         {
@@ -334,7 +334,8 @@ impl Driver {
         }
     }
 
-    /// NVIDIA's device of each GPU, and once for each request ours: a container may have one request of the claim alone.
+    /// NVIDIA's device of each GPU, and once for each request ours: a container may have one request of the claim
+    /// alone.
     fn devices(&self, uid: &ResourceClaimUid, claim: &BookedClaim) -> Vec<PreparedDevice> {
         let mut requests = BTreeSet::new();
         let mut devices = Vec::new();

@@ -1,7 +1,8 @@
 //! The CDI specification of each claim: a file with one device, which has what its containers must see.
 //!
 //! Invariant: a file is there from before the kubelet hears that its claim is prepared until no process of its pods is
-//! left, also when it is deleted meanwhile: the kubelet may unprepare a claim that a pod still runs with. Files of other programs are left alone.
+//! left, also when it is deleted meanwhile: the kubelet may unprepare a claim that a pod still runs with. Files of
+//! other programs are left alone.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::ResourceClaimFacts;
+use cluster::{DeviceResult, ResourceClaimFacts};
 use placement::units::ResourceClaimUid;
 use tokio::time::{Instant, sleep};
 
@@ -32,7 +32,8 @@ impl Driver {
         }
     }
 
-    /// Ends the claims of an earlier process that served them, where this one does not: once their processes have ended.
+    /// Ends the claims of an earlier process that served them, where this one does not: once their processes have
+    /// ended.
     pub(crate) async fn end_all(self: Arc<Self>, shutdown: daemon::Shutdown) {
         let end = async {
             self.lingering.grants_loaded().await;
@@ -143,8 +144,8 @@ impl Driver {
     }
 
     fn is_allocated_here(&self, facts: &ResourceClaimFacts) -> bool {
-        let results = facts.allocated.iter().flat_map(|allocated| &allocated.results);
-        results.into_iter().any(|result| result.pool == self.node.as_str())
+        let is_here = |result: &DeviceResult| result.pool == self.node.as_str();
+        facts.allocated.as_ref().is_some_and(|allocated| allocated.results.iter().any(is_here))
     }
 
     /// Adds the pods that use a claim: the kubelet names none, and prepares a claim once for all of them.

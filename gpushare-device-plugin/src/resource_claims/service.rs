@@ -34,7 +34,7 @@ const HEALTH_EVERY: Duration = Duration::from_secs(10);
 
 /// The services of one socket.
 #[derive(Clone)]
-pub(crate) struct Service {
+pub(crate) struct DriverService {
     /// Prepares claims.
     pub driver: Arc<Driver>,
     /// The GPUs, as they change.
@@ -48,7 +48,7 @@ pub(crate) struct Service {
 }
 
 #[tonic::async_trait]
-impl Registration for Service {
+impl Registration for DriverService {
     /// Without an endpoint: the kubelet calls the driver on this very socket, by whatever path it has there.
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
         Ok(Response::new(PluginInfo {
@@ -76,7 +76,7 @@ impl Registration for Service {
     }
 }
 
-impl Service {
+impl DriverService {
     async fn prepared(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, String> {
         self.driver.prepare(claim).await.map_err(|error| error.to_string())
     }
@@ -86,7 +86,7 @@ impl Service {
 macro_rules! serve {
     ($api:ident, $device:expr) => {
         #[tonic::async_trait]
-        impl kubelet_api::$api::dra_plugin_server::DraPlugin for Service {
+        impl kubelet_api::$api::dra_plugin_server::DraPlugin for DriverService {
             async fn node_prepare_resources(
                 &self,
                 request: Request<kubelet_api::$api::NodePrepareResourcesRequest>,
@@ -95,18 +95,21 @@ macro_rules! serve {
                     NodePrepareResourceResponse, NodePrepareResourcesResponse,
                 };
                 // Together: each may wait for as long as a call may take.
-                let prepared = request.into_inner().claims.into_iter().map(async |claim| {
-                    let claim = claim_ref(claim.namespace, claim.name, &claim.uid);
-                    let answer = match self.prepared(&claim).await {
-                        Ok(devices) => NodePrepareResourceResponse {
-                            devices: devices.into_iter().map($device).collect(),
-                            error: String::new(),
-                        },
-                        Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error },
-                    };
-                    (claim.uid.to_string(), answer)
-                });
-                let claims: HashMap<_, _> = join_all(prepared).await.into_iter().collect();
+                let prepared =
+                    join_all(request.into_inner().claims.into_iter().map(async |claim| {
+                        let claim = claim_ref(claim.namespace, claim.name, &claim.uid);
+                        let answer = match self.prepared(&claim).await {
+                            Ok(devices) => NodePrepareResourceResponse {
+                                devices: devices.into_iter().map($device).collect(),
+                                error: String::new(),
+                            },
+                            Err(error) => {
+                                NodePrepareResourceResponse { devices: Vec::new(), error }
+                            }
+                        };
+                        (claim.uid.to_string(), answer)
+                    }));
+                let claims = HashMap::from_iter(prepared.await);
                 Ok(Response::new(NodePrepareResourcesResponse { claims }))
             }
 
@@ -150,7 +153,7 @@ fn claim_ref(namespace: String, name: String, uid: &str) -> ClaimRef {
 type HealthStream = Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl DraResourceHealth for Service {
+impl DraResourceHealth for DriverService {
     type NodeWatchResourcesStream = HealthStream;
 
     async fn node_watch_resources(

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use super::service::Service;
+use super::service::DriverService;
 
 /// Time between two looks at the socket, and before one that cannot be made is tried again.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(crate) struct Session {
     /// The kubelet's folder `plugins_registry`.
     pub folder: PathBuf,
     /// What it serves.
-    pub service: Service,
+    pub service: DriverService,
 }
 
 impl Session {
@@ -60,7 +60,7 @@ impl Session {
         ));
         let end = shutdown.child_token();
         let _guard = end.clone().drop_guard();
-        let service = Service { end: end.clone(), ..self.service.clone() };
+        let service = DriverService { end: end.clone(), ..self.service.clone() };
         let server = Server::builder()
             .add_service(RegistrationServer::new(service.clone()))
             .add_service(kubelet_api::dra_v1::dra_plugin_server::DraPluginServer::new(

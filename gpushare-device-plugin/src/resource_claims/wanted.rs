@@ -179,8 +179,8 @@ impl Wanted {
         }
         let cores = self.shares.iter().map(|share| share.cores).max().unwrap_or_default();
         let compute = cores > Cores::ZERO && compute_by_mps(isolation, support).is_ok();
-        let of_gpus = on_each.keys().filter_map(|gpu| gpus.get(gpu)).map(|gpu| gpu.memory);
-        let most = of_gpus.min().unwrap_or(memory);
+        let of_gpu = |gpu: &&GpuId| gpus.get(gpu).map(|gpu| gpu.memory);
+        let most = on_each.keys().filter_map(of_gpu).min().unwrap_or(memory);
         let limit = memory.max(self.memory_limit.unwrap_or_default()).min(most);
         let threads = if cores == Cores::ZERO { Cores::ALL } else { cores.min(Cores::ALL) };
         let gpus = u32::try_from(on_each.len()).unwrap_or(u32::MAX);

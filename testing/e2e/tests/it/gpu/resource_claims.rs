@@ -1,5 +1,5 @@
-//! Tests of GPU shares by ResourceClaims: each process sees the GPU that was allocated to its claim, and no GPU has more
-//! than its memory, whatever is killed, deleted or relabelled.
+//! Tests of GPU shares by ResourceClaims: each process sees the GPU that was allocated to its claim, and no GPU has
+//! more than its memory, whatever is killed, deleted or relabelled.
 
 use std::collections::BTreeSet;
 use std::fs;
