@@ -194,6 +194,7 @@ impl Wiring {
             },
             checkpoint: checkpoint.clone(),
             recovered: watch::Sender::new(false),
+            found: Mutex::default(),
             metrics: self.metrics.clone(),
         });
         if self.args.claims {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cluster::{
@@ -157,6 +157,8 @@ pub(crate) struct Driver {
     pub checkpoint: CheckpointFile,
     /// Whether the claims of the node's running pods are known.
     pub recovered: watch::Sender<bool>,
+    /// Those that were booked for that alone: they are booked anew where they are prepared again, as after a boot.
+    pub found: Mutex<BTreeSet<ResourceClaimUid>>,
     /// Counts refusals.
     pub metrics: Metrics,
 }
@@ -212,7 +214,8 @@ impl Driver {
             }
         };
         let earlier = self.records.lock().resource_claims.prepared(&claim.uid).cloned();
-        if let Some(earlier) = earlier {
+        let was_found = self.found().contains(&claim.uid);
+        if let Some(earlier) = earlier.filter(|_| !was_found) {
             if is_of(&earlier, &facts) {
                 self.files.write(&claim.uid, &earlier)?;
                 return Ok(self.devices(&claim.uid, &earlier));
@@ -238,6 +241,7 @@ impl Driver {
             records.book(uid, booked.clone(), &gpus, clients)?;
             self.lingering.save(&mut records);
         }
+        self.found().remove(&claim.uid);
         self.records.notify();
         if let Err(error) = self.files.write(&claim.uid, &booked) {
             self.release(&claim.uid);
@@ -248,6 +252,11 @@ impl Driver {
         let limit = booked.limit.map(|limit| limit.to_string());
         tracing::info!(%uid, namespace, claim = name, gpus = on, limit, "prepared");
         Ok(self.devices(uid, &booked))
+    }
+
+    // Each change is one insert or removal, so a panic cannot leave a partial change.
+    pub(super) fn found(&self) -> MutexGuard<'_, BTreeSet<ResourceClaimUid>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The claim by the API server; `None` if it is gone.

@@ -20,6 +20,8 @@ use crate::records::resource_claims::BookedClaim;
 const RETRY: Duration = Duration::from_secs(2);
 /// Pause between two looks at files that others may delete, and at claims whose pods are gone.
 const EVERY: Duration = Duration::from_secs(10);
+/// Time in which a claim that was found at the start may have no process yet.
+const YOUNG: Duration = Duration::from_secs(60);
 /// Time after which a claim without a pod is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
@@ -67,9 +69,15 @@ impl Driver {
             sleep(RETRY).await;
         }
         self.recovered.send_replace(true);
+        let begun = Instant::now();
         let mut pods = self.pods.changes();
         let mut asked: BTreeMap<ResourceClaimUid, Instant> = BTreeMap::new();
         loop {
+            if begun.elapsed() >= YOUNG {
+                // From here on their processes decide.
+                let found = std::mem::take(&mut *self.found());
+                found.iter().for_each(|uid| drop(self.release(uid)));
+            }
             self.add_pods();
             self.set_files();
             self.release_forgotten(&mut asked).await;
@@ -115,6 +123,7 @@ impl Driver {
         }
         let claim = self.booking_of_running(&facts);
         tracing::warn!(uid = %facts.uid, namespace, claim = name, "a running pod has a claim that was not on record");
+        self.found().insert(facts.uid.clone());
         let mut records = self.records.lock();
         records.resource_claims.insert(facts.uid.clone(), claim);
         self.lingering.save(&mut records);
@@ -139,7 +148,7 @@ impl Driver {
             shares: wanted.shares,
             limit,
             pods: facts.reserved_for.iter().cloned().collect(),
-            prepared: false,
+            prepared: true,
         }
     }
 

@@ -21,6 +21,11 @@ use super::service::DriverService;
 /// Time between two looks at the socket, and before one that cannot be made is tried again.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// What follows the driver's name in the socket's. The kubelet's client sends the path, with `%2F` for each slash, as the
+/// authority of its requests (`encodeAuthority` of grpc-go). A `%` is allowed there, but our HTTP library takes it in
+/// front of an `@` alone, and resets the stream otherwise.
+const SOCKET: &str = "@node.sock";
+
 /// Serves the driver.
 pub(crate) struct Session {
     /// The kubelet's folder `plugins_registry`.
@@ -32,7 +37,7 @@ pub(crate) struct Session {
 impl Session {
     /// Serves until the shutdown.
     pub(crate) async fn run(self, shutdown: daemon::Shutdown) {
-        let path = self.folder.join(format!("{}.sock", self.service.driver.name));
+        let path = self.folder.join(format!("{}{SOCKET}", self.service.driver.name));
         while !shutdown.is_cancelled() {
             if let Err(error) = self.serve(&path, &shutdown).await {
                 let text = format!("cannot listen at {}: {error}", path.display());
@@ -102,5 +107,20 @@ impl Drop for OwnSocket {
         if Self::inode(&self.path).is_ok_and(|now| now == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SOCKET;
+
+    #[test]
+    fn the_path_of_the_socket_is_an_authority_as_the_kubelet_sends_it() {
+        let folder = "%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2F";
+        let authority = |socket: &str| {
+            tonic::codegen::http::uri::Authority::try_from(format!("{folder}{socket}"))
+        };
+        assert!(authority(&format!("gpu.plimsoll.dev{SOCKET}")).is_ok());
+        assert!(authority("gpu.plimsoll.dev.sock").is_err(), "then the name needs no `@`");
     }
 }

@@ -47,7 +47,7 @@ fn set_mode(rig: &Rig, mode: &str) {
 }
 
 fn socket(rig: &Rig) -> std::path::PathBuf {
-    rig.dir.path().join("var/lib/kubelet/plugins_registry/gpu.plimsoll.dev.sock")
+    rig.dir.path().join("var/lib/kubelet/plugins_registry/gpu.plimsoll.dev@node.sock")
 }
 
 async fn channel(rig: &Rig) -> Channel {
