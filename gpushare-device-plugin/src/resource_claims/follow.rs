@@ -76,7 +76,9 @@ impl Driver {
             if begun.elapsed() >= YOUNG {
                 // From here on their processes decide.
                 let found = std::mem::take(&mut *self.found());
-                found.iter().for_each(|uid| drop(self.release(uid)));
+                for uid in &found {
+                    self.release(uid);
+                }
             }
             self.add_pods();
             self.set_files();

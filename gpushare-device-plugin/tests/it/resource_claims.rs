@@ -39,6 +39,7 @@ async fn claims_rig() -> Rig {
     })
     .await;
     until("the socket", || socket(&rig).exists()).await;
+    rig.kubelet.registered(1).await;
     rig
 }
 
