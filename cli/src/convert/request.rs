@@ -5,8 +5,8 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow, bail};
 use api::per_container::PerContainer;
 use placement::gpu::{
-    ContainerKind, ContainerRequest, GpuFilter, GpuOptions, GpuRequest, GpuUse, Patterns,
-    RequestError, UnexpectedValue,
+    ContainerKind, ContainerRequest, GpuFilter, GpuOptions, GpuRequest, GpuUse, MpsConflict,
+    Patterns, RequestError, UnexpectedValue, excludes_mps,
 };
 use placement::names::Names;
 use placement::quantity;
@@ -55,7 +55,9 @@ impl PodTemplate<'_> {
             isolation: self.parsed(&names.isolation())?.unwrap_or_default(),
         };
         let strategy = self.parsed(&names.gpu_placement())?;
-        let options = GpuOptions { filter, strategy, excludes_mps: false };
+        let conflicts = self.mps_conflicts();
+        let excludes_mps = excludes_mps(&asks, |ask| conflicts.contains(&ask.name.as_str()));
+        let options = GpuOptions::of_pod(filter, strategy, excludes_mps);
         GpuRequest::with_options(asks, options).map_err(|error| self.unmet(&error))
     }
 
@@ -118,6 +120,26 @@ impl PodTemplate<'_> {
             asks.push(ContainerRequest { name, kind, position, units: Units(units), gpu_use });
         }
         Ok(asks)
+    }
+
+    /// The containers that cannot be clients of MPS.
+    fn mps_conflicts(&self) -> Vec<&str> {
+        let host_ipc = self.node.at(&["spec", "hostIPC"]) == Some(&Yaml::scalar(true));
+        let mut found = Vec::new();
+        for list in ["initContainers", "containers"] {
+            for container in self.node.at(&["spec", list]).map(Yaml::items).unwrap_or_default() {
+                let of = |list, path| {
+                    let all = container.get(list).map(Yaml::items).unwrap_or_default();
+                    all.iter().filter_map(move |one| one.text(path))
+                };
+                let paths =
+                    of("volumeMounts", "mountPath").chain(of("volumeDevices", "devicePath"));
+                if MpsConflict::find(host_ipc, paths).is_some() {
+                    found.extend(container.text("name"));
+                }
+            }
+        }
+        found
     }
 
     /// Has each container take its value of an annotation.

@@ -97,6 +97,10 @@ fn an_error_names_document_object_field_and_remedy_and_nothing_is_written() {
         (annotated("gpu-card-count: \"3\""), ["gpu-card-count]: ", "a multiple of 3 units"]),
         (annotated("gpu-mem-limit: \"2\""), ["gpu-mem-limit]: ", "write 4 or more"]),
         (annotated("gpu-model: \"a,,b\""), ["gpu-model]: an empty name", "with a comma"]),
+        (
+            annotated(&format!("gpu-uuid: {}", "a".repeat(4097))),
+            ["gpu-uuid]: a list of 4097 bytes", "at most 4 KiB"],
+        ),
         (annotated("gpu-isolation: full"), ["gpu-isolation]: expected", "`driver`"]),
         (annotated("gpu-placement: full"), ["gpu-placement]: none of", "`pack`"]),
         (
@@ -139,6 +143,27 @@ fn containers_of_a_pod_with_exclusive_gpus_have_the_same_number() {
     let converted = of(2).success();
     assert_eq!(converted.matches("- name: gpu\n").count(), 4, "{converted}");
     assert!(converted.contains("count: 2") && !converted.contains("memory:"), "{converted}");
+}
+
+#[test]
+fn a_pod_that_cannot_be_a_client_of_mps_has_the_drivers_isolation_as_by_units() {
+    let pod = annotated("gpu-isolation: mps");
+    let by = |text: &str| {
+        let converted = convert(text, &[]).success();
+        let (_, isolation) = converted.split_once("isolation: ").unwrap();
+        isolation.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(by(&pod), "mps");
+    let own = |list: &str, path: &str| {
+        pod.replace("name: main,", &format!("name: main, {list}: [{{name: v, {path}}}],"))
+    };
+    assert_eq!(by(&own("volumeMounts", "mountPath: /dev/shm/")), "driver");
+    assert_eq!(by(&own("volumeDevices", "devicePath: /run/nvidia-mps")), "driver");
+    assert_eq!(by(&own("volumeMounts", "mountPath: /data")), "mps");
+    assert_eq!(by(&pod.replace("spec:\n", "spec:\n  hostIPC: true\n")), "driver");
+    // A container without a share of the GPU may have it.
+    let log = pod.replace("name: log", "name: log, volumeMounts: [{mountPath: /dev/shm}]");
+    assert_eq!(by(&log), "mps");
 }
 
 #[test]

@@ -66,12 +66,12 @@ pub use patch::{
     NodeCondition, mark_assigned, patch_node_annotations, patch_node_capacity,
     patch_node_condition, patch_node_taint, patch_own_node, record_claim,
 };
+pub use placement::gpu::{MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict};
 pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;
 pub use pod::{
     ContainerRuns, Declared, Deletion, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError,
-    MAX_GPU_POD, MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict, NODE_FAULT, Pod, PodFacts, ValueError,
-    Wait,
+    MAX_GPU_POD, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
 };
 pub use preemption::{NodePods, Occupants, node_pods};
 pub use resource_claim::{

@@ -4,14 +4,15 @@
 //! A bound pod with such an annotation is charged by its containers' limits, and is of unknown place unless its claim
 //! agrees with these.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use api::JsonError;
 use api::per_container::PerContainer;
 use placement::gpu::{
     ContainerKind, ContainerRequest, GpuFilter, GpuOptions, GpuRequest, GpuUse, Isolation,
-    PatternError, Patterns, RequestError, Strategy, UnexpectedValue, UnknownIsolation,
-    UnknownStrategy,
+    MpsConflict, PatternError, Patterns, RequestError, Strategy, UnexpectedValue, UnknownIsolation,
+    UnknownStrategy, excludes_mps,
 };
 use placement::names::Names;
 use placement::quantity::QuantityError;
@@ -26,9 +27,6 @@ use placement::names::aliyun;
 /// The most containers of a pod that may request GPU memory. The facts of GPU pods are kept, and a pod's JSON has room
 /// for thousands of containers.
 const MAX_CONTAINERS: usize = 1_000;
-
-/// The longest list of models or UUIDs, in bytes: 64 names of 63 bytes. The lists of waiting pods are kept, too.
-const MAX_LIST: usize = 4 * 1024;
 
 /// Characters of an annotation's value that an error repeats.
 const QUOTED: usize = 64;
@@ -302,7 +300,7 @@ impl Pod {
             .each(&mut containers, GpuUse::read_processes)?;
         self.read(names.gpu_mem_limit(), GpuAnnotation::MemoryLimit)
             .each(&mut containers, GpuUse::read_memory_limit)?;
-        let mut filter = GpuFilter {
+        let filter = GpuFilter {
             models: self
                 .read(names.gpu_model(), GpuAnnotation::Model)
                 .parsed::<Patterns>()?
@@ -316,15 +314,10 @@ impl Pod {
                 .parsed::<Isolation>()?
                 .unwrap_or_default(),
         };
-        // MPS cannot serve a container that mounts something of its own where MPS's clients have theirs. The driver's
-        // limit can.
-        let excludes_mps = self.excludes_mps(&containers);
-        if filter.isolation == Isolation::Mps && excludes_mps {
-            filter.isolation = Isolation::Driver;
-        }
         let strategy =
             self.read(names.gpu_placement(), GpuAnnotation::Placement).parsed::<Strategy>()?;
-        Ok((containers, GpuOptions { filter, strategy, excludes_mps }))
+        let excludes_mps = self.excludes_mps(&containers);
+        Ok((containers, GpuOptions::of_pod(filter, strategy, excludes_mps)))
     }
 
     /// What decides how a pod with a fault shares its GPUs: it may have been bound before the fault.
@@ -335,10 +328,21 @@ impl Pod {
         GpuOptions { filter, excludes_mps: self.excludes_mps(containers), ..GpuOptions::default() }
     }
 
+    /// The containers that cannot be clients of MPS, by name.
+    pub fn mps_conflicts(&self) -> BTreeMap<String, MpsConflict> {
+        let mut conflicts = BTreeMap::new();
+        for container in self.spec.init_containers.iter().chain(&self.spec.containers) {
+            if let Some(conflict) = MpsConflict::find(self.spec.host_ipc, container.own_paths()) {
+                conflicts.insert(container.name.clone(), conflict);
+            }
+        }
+        conflicts
+    }
+
     /// Whether a container that may share its GPUs cannot be a client of MPS.
     fn excludes_mps(&self, containers: &[ContainerRequest]) -> bool {
         let conflicts = self.mps_conflicts();
-        containers.iter().any(|ask| !ask.gpu_use.exclusive && conflicts.contains_key(&ask.name))
+        excludes_mps(containers, |ask| conflicts.contains_key(&ask.name))
     }
 
     fn read(&self, key: String, annotation: GpuAnnotation) -> Annotation<'_> {
@@ -347,6 +351,12 @@ impl Pod {
 }
 
 impl Container {
+    /// Where it has mounts and devices of its pod.
+    fn own_paths(&self) -> impl Iterator<Item = &str> {
+        let mounts = self.volume_mounts.iter().map(|mount| mount.mount_path.as_str());
+        mounts.chain(self.volume_devices.iter().map(|device| device.device_path.as_str()))
+    }
+
     pub(super) fn init_kind(&self) -> ContainerKind {
         match self.restart_policy.as_deref() {
             Some("Always") => ContainerKind::Sidecar,
@@ -389,10 +399,7 @@ impl Annotation<'_> {
         T: FromStr,
         ValueError: From<T::Err>,
     {
-        let parsed = self.text.map(|text| match text.len() {
-            0..=MAX_LIST => text.trim().parse().map_err(ValueError::from),
-            _ => Err(UnexpectedValue::new("at most 4 KiB", text).into()),
-        });
+        let parsed = self.text.map(|text| text.trim().parse().map_err(ValueError::from));
         parsed.transpose().map_err(|cause| self.error(cause))
     }
 

@@ -6,7 +6,6 @@ mod declared;
 mod ending;
 mod expected_use;
 mod gpu;
-mod mounts;
 mod resources;
 mod start;
 mod words;
@@ -18,13 +17,12 @@ pub use expected_use::ExpectedUseError;
 pub(crate) use resources::thousandths;
 
 pub use gpu::{GpuAnnotation, GpuRequestError, MAX_GPU_POD, ValueError};
-pub use mounts::{MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict};
 
 use std::collections::BTreeMap;
 
 use api::stored::{Moment, time};
 use jiff::Timestamp;
-use placement::gpu::{Claim, GpuRequest};
+use placement::gpu::{Claim, GpuRequest, MpsConflict};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::node_rules::Toleration;

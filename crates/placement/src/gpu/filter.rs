@@ -5,6 +5,9 @@ use super::Isolation;
 /// Patterns that a list may have: each is matched against each GPU of each node.
 const MAX_PATTERNS: usize = 64;
 
+/// The longest list, in bytes: 64 names of 63 bytes. The lists of waiting pods are kept.
+const MAX_LIST: usize = 4 << 10;
+
 /// GPUs that a pod accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuFilter {
@@ -63,12 +66,18 @@ pub enum PatternError {
     /// Too many.
     #[error("more than {MAX_PATTERNS} names")]
     TooMany,
+    /// Too long.
+    #[error("a list of {0} bytes: write at most 4 KiB")]
+    TooLong(usize),
 }
 
 impl std::str::FromStr for Patterns {
     type Err = PatternError;
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
+        if text.len() > MAX_LIST {
+            return Err(PatternError::TooLong(text.len()));
+        }
         let mut patterns = Self::default();
         for (count, item) in text.split(',').map(str::trim).enumerate() {
             if count >= MAX_PATTERNS {
@@ -157,5 +166,7 @@ mod tests {
         assert_eq!("a,,b".parse::<Patterns>(), Err(PatternError::Empty));
         assert_eq!("!".parse::<Patterns>(), Err(PatternError::Empty));
         assert_eq!("a,".repeat(65).parse::<Patterns>(), Err(PatternError::TooMany));
+        assert!("a".repeat(4096).parse::<Patterns>().is_ok());
+        assert_eq!("a".repeat(4097).parse::<Patterns>(), Err(PatternError::TooLong(4097)));
     }
 }

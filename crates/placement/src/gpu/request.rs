@@ -1,6 +1,6 @@
 //! What a pod requests of GPUs.
 
-use super::{BeyondUnits, Excess, GpuFilter, GpuShare, GpuUse, PodIsolation, Strategy};
+use super::{BeyondUnits, Excess, GpuFilter, GpuShare, GpuUse, Isolation, PodIsolation, Strategy};
 use crate::units::{Cores, Units};
 
 /// When a container runs in its pod's life.
@@ -38,6 +38,18 @@ pub struct GpuOptions {
     pub strategy: Option<Strategy>,
     /// Whether a container that may share its GPUs cannot be a client of MPS.
     pub excludes_mps: bool,
+}
+
+impl GpuOptions {
+    /// The options of a pod that asks for this. MPS cannot serve a container that mounts something of its own where
+    /// its clients have theirs, and the driver's limit can.
+    #[must_use]
+    pub fn of_pod(mut filter: GpuFilter, strategy: Option<Strategy>, excludes_mps: bool) -> Self {
+        if filter.isolation == Isolation::Mps && excludes_mps {
+            filter.isolation = Isolation::Driver;
+        }
+        Self { filter, strategy, excludes_mps }
+    }
 }
 
 /// Why no node can ever fulfil a request.

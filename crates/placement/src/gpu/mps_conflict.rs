@@ -1,11 +1,10 @@
-//! What a pod's containers have of their own at the paths where a client of NVIDIA's MPS needs mounts.
+//! What a container has of its own at the paths where a client of NVIDIA's MPS needs mounts.
 //!
 //! A CDI device replaces a mount of the pod at the same path, so such a container cannot have both.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Container, Pod};
+use super::ContainerRequest;
 
 /// The memory that clients of MPS share with its servers, in a container.
 pub const MPS_SHARED_MEMORY: &str = "/dev/shm";
@@ -46,26 +45,20 @@ impl fmt::Display for MpsConflict {
     }
 }
 
-impl Pod {
-    /// The containers that cannot be clients of MPS, by name.
-    pub fn mps_conflicts(&self) -> BTreeMap<String, MpsConflict> {
-        let mut conflicts = BTreeMap::new();
-        for container in self.spec.init_containers.iter().chain(&self.spec.containers) {
-            let of_pod = self.spec.host_ipc.then_some(MpsConflict::HostIpc);
-            if let Some(conflict) = of_pod.or_else(|| container.mps_conflict()) {
-                conflicts.insert(container.name.clone(), conflict);
-            }
-        }
-        conflicts
+impl MpsConflict {
+    /// What is in the way of a container with mounts and devices at these paths, in a pod with or without `hostIPC`.
+    pub fn find<'p>(host_ipc: bool, paths: impl IntoIterator<Item = &'p str>) -> Option<Self> {
+        let of_pod = host_ipc.then_some(Self::HostIpc);
+        of_pod.or_else(|| paths.into_iter().filter(|path| !path.is_empty()).find_map(conflict))
     }
 }
 
-impl Container {
-    fn mps_conflict(&self) -> Option<MpsConflict> {
-        let mounts = self.volume_mounts.iter().map(|mount| mount.mount_path.as_str());
-        let devices = self.volume_devices.iter().map(|device| device.device_path.as_str());
-        mounts.chain(devices).filter(|path| !path.is_empty()).find_map(conflict)
-    }
+/// Whether a container that may share its GPUs cannot be a client of MPS, where `has_conflict` tells which have one.
+pub fn excludes_mps(
+    asks: &[ContainerRequest],
+    has_conflict: impl Fn(&ContainerRequest) -> bool,
+) -> bool {
+    asks.iter().any(|ask| !ask.gpu_use.exclusive && has_conflict(ask))
 }
 
 fn conflict(path: &str) -> Option<MpsConflict> {
