@@ -67,11 +67,6 @@ pub(crate) fn yaml(value: &Value) -> String {
     escaped(&text, in_yaml)
 }
 
-/// A text in the quotes of YAML, in one line.
-pub(crate) fn quoted(text: &str) -> String {
-    escaped(&json!(text).to_string(), in_yaml)
-}
-
 /// With escapes for what a terminal would not show as it is, and what YAML's readers refuse. Both are in texts alone,
 /// which stand in quotes.
 fn escaped(text: &str, escape: fn(char) -> String) -> String {

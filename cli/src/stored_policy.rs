@@ -71,7 +71,7 @@ impl ConfigMap {
 }
 
 /// A checksum to recognise a text by: 64-bit FNV-1a. It tells accidents apart and is no protection.
-fn checksum(text: &str) -> String {
+pub(crate) fn checksum(text: &str) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in text.bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -51,11 +51,6 @@ impl Share {
         let (gpus, cores) = (self.gpus.max(other.gpus), self.cores.max(other.cores));
         Self { gpus, memory, cores, limit }
     }
-
-    /// Its memory on all its GPUs, as a quantity.
-    pub(super) fn memory(self) -> String {
-        self.memory.map_or_else(|| "all".to_owned(), |mib| quantity(mib * u64::from(self.gpus)))
-    }
 }
 
 /// MiB as a quantity.
@@ -74,6 +69,13 @@ pub(super) fn claims(
     notes: &mut Vec<String>,
 ) -> Result<Vec<Claim>> {
     let asks = request.containers();
+    if asks.iter().any(|ask| ask.gpu_use.gpus > 1) {
+        notes.push(
+            "by units several GPUs are of one NUMA node where possible, and by claims they need not be; to require it add \
+             the constraint `matchAttribute: resource.kubernetes.io/numaNode` to the template"
+                .to_owned(),
+        );
+    }
     let shares: Vec<Share> = asks.iter().map(|ask| Share::of(ask, unit_mib)).collect();
     if asks.iter().any(|ask| ask.gpu_use.exclusive) {
         let gpus = asks[0].gpu_use.gpus;
@@ -109,6 +111,14 @@ pub(super) fn claims(
     Ok(claims)
 }
 
+/// MiB and percent of compute of these claims together.
+fn total(claims: &[Claim]) -> (u64, u32) {
+    claims.iter().fold((0, 0), |(memory, cores), Claim { share, .. }| {
+        let on_all = share.memory.unwrap_or_default() * u64::from(share.gpus);
+        (memory + on_all, cores + share.cores.0 * share.gpus)
+    })
+}
+
 /// Has an init container use the claim of the app container with the most memory, as it has ended when that starts;
 /// without one, that of the other init containers.
 fn give_to_init(
@@ -118,6 +128,7 @@ fn give_to_init(
     claims: &mut Vec<Claim>,
     notes: &mut Vec<String>,
 ) {
+    let before = total(claims);
     let ends = |claim: &&mut Claim| {
         claim.containers.iter().all(|user| asks[*user].kind != ContainerKind::Sidecar)
     };
@@ -126,18 +137,32 @@ fn give_to_init(
         claims.push(Claim { share, containers: vec![place] });
         return;
     };
-    let larger = claim.share.larger(share);
-    let app = claim.containers.iter().find(|user| asks[**user].kind == ContainerKind::App);
-    if let Some(app) = app.filter(|_| larger != claim.share) {
+    let former = claim.share.limit;
+    claim.share = claim.share.larger(share);
+    claim.containers.push(place);
+    let limit = claim.share.limit.filter(|limit| Some(*limit) > former);
+    let apps = claim.containers.iter().map(|user| &asks[*user]);
+    let Some(app) = apps.into_iter().find(|user| user.kind == ContainerKind::App) else { return };
+    let after = total(claims);
+    let mut grown = Vec::new();
+    if after.0 > before.0 {
+        grown.push(format!("memory from {} to {}", quantity(before.0), quantity(after.0)));
+    }
+    if after.1 > before.1 {
+        grown.push(format!("cores from {} to {}", before.1, after.1));
+    }
+    if let Some(limit) = limit {
+        grown.push(format!("its memoryLimit to {}", quantity(limit)));
+    }
+    if !grown.is_empty() {
         notes.push(format!(
-            "container `{}` has the claim of init container `{}` too, of {}; ask for less there to lower it",
-            asks[*app].name,
+            "the pod's claims grow for init container `{}`, which uses that of container `{}`: {}; ask for less there \
+             to lower them",
             asks[place].name,
-            larger.memory()
+            app.name,
+            grown.join(", ")
         ));
     }
-    claim.share = larger;
-    claim.containers.push(place);
 }
 
 /// The spec of a ResourceClaimTemplate with a claim's share.

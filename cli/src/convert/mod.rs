@@ -12,7 +12,6 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use serde_json::Value;
 
 use self::workload::Converter;
 use self::yaml::Yaml;
@@ -41,27 +40,28 @@ pub(crate) fn convert(flags: &ConvertManifests, output: &mut dyn Write) -> Resul
     Ok(())
 }
 
-/// The text of all documents, and what is to be said of them.
+/// The text of all documents, and what is to be said of them. One that names no units is not
+/// read.
 fn converted(text: &str, mut converter: Converter) -> Result<(String, Vec<String>)> {
     let mut documents = Vec::new();
-    let mut number = 0;
+    let mut number = 1;
     for (line, source) in sources(text) {
-        let is_above = |line: &&str| line.is_empty() || line.starts_with('#') || *line == "---";
-        let above = source.lines().take_while(is_above).count();
-        let place = Place { number: number + 1, line: line + above, object: String::new() };
-        let node = parse(source).map_err(|(at, problem)| {
-            let place = Place { line: line + at, ..place.clone() };
-            anyhow!("{place}: no YAML or JSON: {problem}")
-        })?;
-        if node != Yaml::Scalar(Value::Null) {
+        let above = source.lines().take_while(|line| is_empty(line)).count();
+        let place = Place { number, line: line + above, object: String::new() };
+        if above < source.lines().count() {
             number += 1;
         }
-        converter.note_templates(&node);
+        let node = converter.concerns(source).then(|| parse(source)).transpose();
+        let node = node.map_err(|(at, problem)| {
+            let place = Place { line: line + at, ..place.clone() };
+            anyhow!("{place}: cannot be read: {problem}")
+        })?;
         documents.push((place, source, node));
     }
     let mut text = String::new();
     for (place, source, mut node) in documents {
-        let Some(templates) = converter.document(&mut node, &place)? else {
+        let templates = node.as_mut().map(|node| converter.document(node, &place)).transpose()?;
+        let (Some(node), Some(templates)) = (node, templates.flatten()) else {
             text += source;
             continue;
         };
@@ -69,11 +69,17 @@ fn converted(text: &str, mut converter: Converter) -> Result<(String, Vec<String
             text += "---\n";
         }
         for template in templates {
-            text += &format!("{}---\n", template.to_yaml());
+            text += &format!("{}---\n", template.to_yaml()?);
         }
-        text += &node.to_yaml();
+        text += &node.to_yaml()?;
     }
     Ok((text, converter.into_notes()))
+}
+
+/// Whether a line has no content of a document.
+fn is_empty(line: &str) -> bool {
+    let content = line.strip_prefix("---").unwrap_or(line).trim_start();
+    content.is_empty() || content.starts_with('#')
 }
 
 /// Where an object stands: in messages `document 2 (line 14), Deployment shop/web`.
@@ -122,9 +128,17 @@ fn parse(source: &str) -> Result<Yaml, (usize, String)> {
         options.snippets = serde_saphyr::SnippetMode::Off;
         let text = error.render_with_options(options);
         let (message, _) = text.rsplit_once(" at line ").unwrap_or((&text, ""));
-        // The parser also names its own options.
-        let (problem, _) = message.split_once(", set ").unwrap_or((message, ""));
-        (line.saturating_sub(1) as usize, problem.to_owned())
+        // The parser's advice is for its callers.
+        let advice = [", set ", "; use "].iter().filter_map(|begin| message.find(begin)).min();
+        let problem = message[..advice.unwrap_or(message.len())].to_owned();
+        let remedy = match source {
+            chart if chart.contains("{{") => {
+                "; if this is a chart, pipe it through `helm template`"
+            }
+            stream if stream.contains("}\n{") => "; write a line `---` between JSON objects",
+            _ => "",
+        };
+        (line.saturating_sub(1) as usize, problem + remedy)
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use api::per_container::PerContainer;
 use placement::gpu::{
     ContainerKind, ContainerRequest, GpuFilter, GpuOptions, GpuRequest, GpuUse, MpsConflict,
@@ -77,11 +77,8 @@ impl PodTemplate<'_> {
     ///
     /// If it is no text.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
-        match self.node.at(&["metadata", "annotations", key]) {
-            None => Ok(None),
-            Some(Yaml::Scalar(Value::String(text))) => Ok(Some(text)),
-            Some(_) => bail!("{}: no text; write the value in quotes", self.annotation(key)),
-        }
+        let value = self.node.at(&["metadata", "annotations", key]);
+        value.map(Yaml::as_text).transpose().with_context(|| self.annotation(key))
     }
 
     /// The containers of a list that request units.
@@ -111,7 +108,8 @@ impl PodTemplate<'_> {
             if units == 0 {
                 continue;
             }
-            let name = container.text("name").ok_or_else(|| anyhow!("{at}.name: missing"))?;
+            let name = container.text_at(&["name"]).with_context(|| at.clone())?;
+            let name = name.with_context(|| format!("{at}.name: missing"))?;
             let kind = match container.text("restartPolicy") {
                 Some("Always") if list == ContainerKind::Init => ContainerKind::Sidecar,
                 _ => list,

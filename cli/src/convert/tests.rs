@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use proptest::prelude::*;
+use serde_json::Value;
 
 use super::*;
 
@@ -76,7 +77,7 @@ proptest! {
         let more = most(&init).saturating_sub(most(&app));
         let wanted = u64::from(app.iter().sum::<u32>() + more);
         prop_assert_eq!(claimed(&read(&text)), wanted, "{}", text);
-        let told = notes.iter().any(|note| note.contains("of init container"));
+        let told = notes.iter().any(|note| note.contains("grow for init container"));
         prop_assert_eq!(told, more > 0, "{:?}", notes);
     }
 

@@ -1,16 +1,17 @@
 //! One object of a manifest: its pods' units become claims.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail, ensure};
-use placement::gpu::{ContainerRequest, GpuRequest};
+use placement::gpu::ContainerRequest;
 use placement::names::{Names, aliyun, limits};
 
 use super::Place;
-use super::claims::{Claim, claims, template_spec};
+use super::claims::{claims, template_spec};
 use super::request::{PodTemplate, list_of};
 use super::yaml::Yaml;
 use crate::args::convert::ConvertManifests;
+use crate::stored_policy::checksum;
 
 const API_VERSION: &str = "resource.k8s.io/v1";
 const TEMPLATE: &str = "ResourceClaimTemplate";
@@ -19,15 +20,15 @@ const TEMPLATE: &str = "ResourceClaimTemplate";
 pub(super) struct Converter {
     names: Names,
     unit_mib: u32,
-    /// The specs of templates that are there or written, by namespace and name.
-    templates: BTreeMap<(String, String), Option<Yaml>>,
+    /// The templates that are written: namespace, name and spec.
+    templates: BTreeSet<(String, String, String)>,
     notes: Vec<String>,
 }
 
 impl Converter {
     pub(super) fn new(flags: &ConvertManifests) -> Self {
         let names = Names::new(&flags.gpu_resource, &flags.annotation_prefix);
-        Self { names, unit_mib: flags.unit_mib, templates: BTreeMap::new(), notes: Vec::new() }
+        Self { names, unit_mib: flags.unit_mib, templates: BTreeSet::new(), notes: Vec::new() }
     }
 
     /// What is to be said, a line each.
@@ -35,15 +36,11 @@ impl Converter {
         self.notes
     }
 
-    /// Notes the claim templates that a document has.
-    pub(super) fn note_templates(&mut self, document: &Yaml) {
-        for object in items(document) {
-            self.note_templates(object);
-        }
-        if let (Some(TEMPLATE), Some(name)) = (document.text("kind"), name_of(document)) {
-            let key = (namespace_of(document).to_owned(), name.to_owned());
-            self.templates.insert(key, document.get("spec").cloned());
-        }
+    /// Whether a document may name units.
+    pub(super) fn concerns(&self, document: &str) -> bool {
+        // JSON may have a backslash before the slash.
+        let unit = self.names.gpu_resource().rsplit('/').next();
+        unit.is_some_and(|unit| document.contains(unit))
     }
 
     /// Converts a document, and gives the templates that it needs; `None` where it stays as it is. A list has them
@@ -75,10 +72,12 @@ impl Converter {
 
     fn object(&mut self, object: &mut Yaml, place: &Place) -> Result<Option<Vec<Yaml>>> {
         let kind = object.text("kind").unwrap_or("object");
-        let namespace = namespace_of(object).to_owned();
+        let [name, generate_name, namespace] =
+            ["name", "generateName", "namespace"].map(|field| shown(object, field));
         let slash = if namespace.is_empty() { "" } else { "/" };
-        let shown = name_of(object).unwrap_or("without a name");
-        let at = format!("{place}, {kind} {namespace}{slash}{shown}");
+        let names = [name, generate_name, "without a name".to_owned()];
+        let name = names.iter().find(|name| !name.is_empty());
+        let at = format!("{place}, {kind} {namespace}{slash}{}", name.map_or("", String::as_str));
         let Some(path) = template_path(object) else {
             if let Some(field) = field_of(object, self.names.gpu_resource()) {
                 self.notes.push(format!(
@@ -88,10 +87,10 @@ impl Converter {
             }
             return Ok(None);
         };
-        let name = name_of(object).map(|name| name.trim_end_matches('-').to_owned());
+        let owner = Owner::of(object);
         let Some(pod) = object.at_mut(path) else { return Ok(None) };
         let prefix: String = path.iter().map(|field| format!("{field}.")).collect();
-        let converted = self.pod(pod, &prefix, name.as_deref(), &namespace, &at);
+        let converted = self.pod(pod, &prefix, owner, &at);
         converted.with_context(|| at.clone())
     }
 
@@ -100,42 +99,33 @@ impl Converter {
         &mut self,
         pod: &mut Yaml,
         prefix: &str,
-        workload: Option<&str>,
-        namespace: &str,
+        owner: Result<Owner>,
         at: &str,
     ) -> Result<Option<Vec<Yaml>>> {
         let template = PodTemplate { node: pod, path: prefix, names: &self.names };
         let Some(request) = template.request()? else { return Ok(None) };
-        let Some(workload) = workload else {
-            bail!("metadata.name: missing; the claim template is named after it");
-        };
+        let owner = owner?;
         let mut lost = Vec::new();
         let claims = claims(&request, self.unit_mib, &mut lost)
             .with_context(|| template.annotation(&self.names.gpu_count()))?;
         let spec = template.field("spec");
         self.notes.extend(lost.iter().map(|lost| format!("Warning: {at}: {spec}: {lost}")));
-        let unspoken = inexpressible(&template)?;
-        self.notes.extend(unspoken.iter().map(|text| format!("Warning: {at}: {text}")));
+        let mut unspoken = inexpressible(&template)?;
         let dropped = take_off(pod, &self.names);
+        unspoken.extend(without_effect(pod, prefix, &self.names)?);
+        self.notes.extend(unspoken.iter().map(|text| format!("Warning: {at}: {text}")));
         self.notes.extend(dropped.iter().map(|key| {
             format!("Note: {at}: {prefix}{key}: dropped, for it is of no use with resource claims")
         }));
         let mut written = Vec::new();
-        let distinct = claims.iter().any(|claim| claim.share != claims[0].share);
-        for (place, claim) in claims.iter().enumerate() {
-            let first = claims.iter().take(place).find(|other| other.share == claim.share);
-            let first = container_of(&request, first.unwrap_or(claim));
-            let of_template = if distinct { format!("-{first}") } else { String::new() };
-            let template = format!("{workload}-gpu{of_template}");
-            ensure!(
-                template.len() <= limits::NAME,
-                "the claim template's name `{template}` has more than {} characters; shorten metadata.name",
-                limits::NAME
-            );
+        let alone = claims.len() == 1 && !has_claim(pod, "gpu");
+        for claim in &claims {
             let share = template_spec(claim.share, request.filter(), &self.names);
-            written.extend(self.template(namespace, &template, share)?);
-            let container = container_of(&request, claim);
-            let own = if claims.len() > 1 { format!("gpu-{container}") } else { "gpu".to_owned() };
+            let (template, new) = self.template(&owner, share)?;
+            written.extend(new);
+            // A claim is named after the first container that uses it.
+            let container = &request.containers()[claim.containers[0]].name;
+            let own = if alone { "gpu".to_owned() } else { format!("gpu-{container}") };
             attach(pod, prefix, &own, &template)?;
             for place in &claim.containers {
                 let ask = &request.containers()[*place];
@@ -147,27 +137,48 @@ impl Converter {
         Ok(Some(written))
     }
 
-    /// The template of this name, unless there is an equal one.
-    fn template(&mut self, namespace: &str, name: &str, spec: Yaml) -> Result<Option<Yaml>> {
-        let key = (namespace.to_owned(), name.to_owned());
-        match self.templates.get(&key) {
-            Some(Some(other)) if *other == spec => return Ok(None),
-            Some(_) => bail!(
-                "metadata.name: there is another {TEMPLATE} `{name}`; rename this object or that one"
-            ),
-            None => {}
+    /// The name of a template with this spec, and the template unless there is an equal one. A template cannot be
+    /// changed, so that another share needs another name.
+    fn template(&mut self, owner: &Owner, spec: Yaml) -> Result<(String, Option<Yaml>)> {
+        let Owner { name, namespace } = owner;
+        let text = serde_json::to_string(&spec)?;
+        let hash = checksum(&text);
+        let name = format!("{name}-gpu-{}", &hash[hash.len() - 6..]);
+        ensure!(
+            name.len() <= limits::NAME,
+            "the claim template's name `{name}` has more than {} characters; shorten metadata.name",
+            limits::NAME
+        );
+        if !self.templates.insert((namespace.clone(), name.clone(), text)) {
+            return Ok((name, None));
         }
-        self.templates.insert(key, Some(spec.clone()));
-        let mut metadata = vec![("name".to_owned(), Yaml::scalar(name))];
+        let mut metadata = vec![("name".to_owned(), Yaml::scalar(name.as_str()))];
         if !namespace.is_empty() {
-            metadata.push(("namespace".to_owned(), Yaml::scalar(namespace)));
+            metadata.push(("namespace".to_owned(), Yaml::scalar(namespace.as_str())));
         }
-        Ok(Some(Yaml::of([
+        let template = Yaml::of([
             ("apiVersion", Yaml::scalar(API_VERSION)),
             ("kind", Yaml::scalar(TEMPLATE)),
             ("metadata", Yaml::Fields(metadata)),
             ("spec", spec),
-        ])))
+        ]);
+        Ok((name, Some(template)))
+    }
+}
+
+/// The object that claim templates are named after.
+struct Owner {
+    name: String,
+    namespace: String,
+}
+
+impl Owner {
+    fn of(object: &Yaml) -> Result<Self> {
+        let text = |field| object.text_at(&["metadata", field]);
+        let name = text("name")?.map_or_else(|| text("generateName"), |name| Ok(Some(name)))?;
+        let name = name.context("metadata.name: missing; the claim template is named after it")?;
+        let namespace = text("namespace")?.unwrap_or_default().to_owned();
+        Ok(Self { name: name.trim_end_matches('-').to_owned(), namespace })
     }
 }
 
@@ -179,13 +190,13 @@ fn items(object: &Yaml) -> &[Yaml] {
     }
 }
 
-fn name_of(object: &Yaml) -> Option<&str> {
-    let metadata = object.get("metadata")?;
-    metadata.text("name").or(metadata.text("generateName"))
-}
-
-fn namespace_of(object: &Yaml) -> &str {
-    object.get("metadata").and_then(|metadata| metadata.text("namespace")).unwrap_or_default()
+/// A text of an object's metadata; empty where there is none.
+fn shown(object: &Yaml, field: &str) -> String {
+    object
+        .at(&["metadata"])
+        .and_then(|metadata| metadata.text(field))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// Where the pod of an object is; `None` of a kind that is not converted.
@@ -220,11 +231,6 @@ fn field_of(node: &Yaml, name: &str) -> Option<String> {
     })
 }
 
-/// The container that a claim is named after.
-fn container_of<'r>(request: &'r GpuRequest, claim: &Claim) -> &'r str {
-    &request.containers()[claim.containers[0]].name
-}
-
 /// What annotations ask for that claims cannot give. They stay.
 fn inexpressible(template: &PodTemplate<'_>) -> Result<Vec<String>> {
     let names = template.names;
@@ -242,6 +248,35 @@ fn inexpressible(template: &PodTemplate<'_>) -> Result<Vec<String>> {
     ] {
         if template.text(&key)?.is_some() {
             found.push(format!("{}: {remedy}", template.annotation(&key)));
+        }
+    }
+    Ok(found)
+}
+
+/// What a pod says that has no effect, or another one, with claims. It stays.
+fn without_effect(pod: &Yaml, prefix: &str, names: &Names) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    let scheduler = pod.at(&["spec"]).and_then(|spec| spec.text("schedulerName"));
+    if let Some(scheduler) = scheduler.filter(|name| *name != "default-scheduler") {
+        found.push(format!(
+            "{prefix}spec.schedulerName: the provider's kube-scheduler places claims; remove it, unless `{scheduler}` \
+             serves claims too"
+        ));
+    }
+    let mode = names.gpu_mode();
+    let affinity = pod.at(&["spec", "affinity", "nodeAffinity"]);
+    if serde_json::to_string(&affinity)?.contains(&mode) {
+        found.push(format!(
+            "{prefix}spec.affinity.nodeAffinity: nodes with claims have the label {mode}=claims; correct or remove it"
+        ));
+    }
+    let text = serde_json::to_string(pod)?;
+    for variable in [aliyun::DEV, aliyun::IDX, aliyun::POD] {
+        if text.contains(variable) {
+            found.push(format!(
+                "{prefix}spec: {variable} is not set with claims; read {} instead",
+                aliyun::CONTAINER
+            ));
         }
     }
     Ok(found)
@@ -284,6 +319,11 @@ fn take_off(pod: &mut Yaml, names: &Names) -> Vec<String> {
     dropped
 }
 
+fn has_claim(pod: &Yaml, name: &str) -> bool {
+    let claims = pod.at(&["spec", "resourceClaims"]).map(Yaml::items).unwrap_or_default();
+    claims.iter().any(|claim| claim.text("name") == Some(name))
+}
+
 /// Gives the pod a claim by this template.
 fn attach(pod: &mut Yaml, prefix: &str, name: &str, template: &str) -> Result<()> {
     let field = format!("{prefix}spec.resourceClaims");
@@ -292,13 +332,11 @@ fn attach(pod: &mut Yaml, prefix: &str, name: &str, template: &str) -> Result<()
         "{field}: the name `{name}` has more than {} characters; shorten the container's",
         limits::LABEL
     );
+    ensure!(!has_claim(pod, name), "{field}: there is a claim `{name}` already; rename it");
     let spec = pod.at_mut(&["spec"]);
     let Some(list) = spec.and_then(|spec| spec.list_mut("resourceClaims")) else {
         bail!("{field}: no list");
     };
-    if list.iter().any(|claim| claim.text("name") == Some(name)) {
-        bail!("{field}: there is a claim `{name}` already; rename it");
-    }
     list.push(Yaml::of([
         ("name", Yaml::scalar(name)),
         ("resourceClaimTemplateName", Yaml::scalar(template)),

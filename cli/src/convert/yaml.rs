@@ -2,12 +2,10 @@
 
 use std::fmt;
 
+use anyhow::{Context, Result, bail};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-
-use crate::format::is_hidden;
-use crate::output::quoted;
 
 /// A value of a document.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,10 +36,29 @@ impl Yaml {
 
     /// The text of a field of it.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
-        match self.get(name) {
-            Some(Self::Scalar(Value::String(text))) => Some(text),
-            _ => None,
+        self.get(name)?.as_text().ok()
+    }
+
+    /// It, as a text.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub(super) fn as_text(&self) -> Result<&str> {
+        match self {
+            Self::Scalar(Value::String(text)) => Ok(text),
+            _ => bail!("no text; write the value in quotes"),
         }
+    }
+
+    /// The text at a path; `None` where nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// If there is something else, with the path.
+    pub(super) fn text_at(&self, path: &[&str]) -> Result<Option<&str>> {
+        let found = self.at(path).filter(|value| **value != Self::Scalar(Value::Null));
+        found.map(Self::as_text).transpose().with_context(|| path.join("."))
     }
 
     /// A field of it, or of a field of it, and so on.
@@ -110,99 +127,48 @@ impl Yaml {
     }
 
     /// As YAML, which ends with a line's end.
-    pub(super) fn to_yaml(&self) -> String {
-        let mut text = String::new();
-        self.write(0, &mut text);
-        text
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    pub(super) fn to_yaml(&self) -> Result<String> {
+        // Long lines stay whole: a folded one is hard to read, and to compare.
+        let options = serde_saphyr::ser_options! { folded_wrap_chars: usize::MAX };
+        Ok(serde_saphyr::to_string_with_options(self, options)?)
     }
+}
 
-    /// Writes lines that all have this indent, or more.
-    fn write(&self, indent: usize, text: &mut String) {
-        let blanks = " ".repeat(indent);
+impl Serialize for Yaml {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::Fields(fields) if !fields.is_empty() => {
-                for (key, value) in fields {
-                    *text += &format!("{blanks}{}:", in_line(key));
-                    match value {
-                        Self::Fields(fields) if !fields.is_empty() => {
-                            text.push('\n');
-                            value.write(indent + 2, text);
-                        }
-                        Self::List(items) if !items.is_empty() => {
-                            text.push('\n');
-                            value.write(indent, text);
-                        }
-                        _ => *text += &format!(" {}\n", value.short(indent + 2)),
-                    }
-                }
+            Self::Scalar(value) => value.serialize(serializer),
+            Self::List(items) => serializer.collect_seq(items),
+            Self::Fields(fields) => {
+                serializer.collect_map(fields.iter().map(|(name, value)| (name, value)))
             }
-            Self::List(items) if !items.is_empty() => {
-                for item in items {
-                    let mut inner = String::new();
-                    item.write(indent + 2, &mut inner);
-                    *text += &format!("{blanks}- {}", inner.trim_start_matches(' '));
-                }
-            }
-            _ => *text += &format!("{blanks}{}\n", self.short(indent)),
         }
     }
-
-    /// What begins behind a field's name or a dash. Further lines have this indent.
-    fn short(&self, indent: usize) -> String {
-        match self {
-            Self::Fields(_) => "{}".to_owned(),
-            Self::List(_) => "[]".to_owned(),
-            Self::Scalar(Value::String(text)) if is_block(text) => {
-                let blanks = " ".repeat(indent);
-                let mut block = if text.ends_with('\n') { "|" } else { "|-" }.to_owned();
-                for line in text.lines() {
-                    block += "\n";
-                    if !line.is_empty() {
-                        block += &format!("{blanks}{line}");
-                    }
-                }
-                block
-            }
-            Self::Scalar(Value::String(text)) => in_line(text),
-            Self::Scalar(value) => value.to_string(),
-        }
-    }
-}
-
-/// Whether a text can stand as lines behind `|`.
-fn is_block(text: &str) -> bool {
-    let last = text.strip_suffix('\n').unwrap_or(text);
-    last.contains('\n')
-        && !text.starts_with([' ', '\t', '\n'])
-        && !last.ends_with([' ', '\t', '\n'])
-        && !text.contains(|c| c != '\n' && c != '\t' && is_hidden(c))
-}
-
-/// A text in one line: without quotes where every reader of YAML takes it for a text.
-fn in_line(text: &str) -> String {
-    if is_plain(text) || is_amount(text) { text.to_owned() } else { quoted(text) }
-}
-
-fn is_plain(text: &str) -> bool {
-    let words =
-        ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
-    let flag = text.strip_prefix("--").or(text.strip_prefix('-'));
-    let word = flag.unwrap_or(text);
-    word.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
-        && !word.ends_with(':')
-        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-./:=,@+".contains(&byte))
-        && !words.contains(&word.to_lowercase().as_str())
-}
-
-/// Whether it is a quantity with a unit, as `16Gi`, which is no number in YAML.
-fn is_amount(text: &str) -> bool {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
-    unit.len() < text.len() && ["Ki", "Mi", "Gi", "Ti", "m"].contains(&unit)
 }
 
 impl<'de> Deserialize<'de> for Yaml {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(YamlVisitor)
+    }
+}
+
+/// A field's name. Those that readers of YAML 1.1 take for something else than a text are refused.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = match Yaml::deserialize(deserializer)? {
+            Yaml::Scalar(Value::String(key)) => return Ok(Self(key)),
+            Yaml::Scalar(key) => key.to_string(),
+            _ => "fields or a list".to_owned(),
+        };
+        Err(D::Error::custom(format!(
+            "a key that YAML 1.1 reads as {read}: write the key in quotes"
+        )))
     }
 }
 
@@ -249,8 +215,8 @@ impl<'de> Visitor<'de> for YamlVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Yaml, A::Error> {
         let mut fields = Vec::new();
-        while let Some(field) = access.next_entry()? {
-            fields.push(field);
+        while let Some((Key(key), value)) = access.next_entry()? {
+            fields.push((key, value));
         }
         Ok(Yaml::Fields(fields))
     }
@@ -267,6 +233,7 @@ mod tests {
         let scalar = prop_oneof![
             any::<i64>().prop_map(Yaml::scalar),
             any::<bool>().prop_map(Yaml::scalar),
+            (-1e9..1e9_f64).prop_map(Yaml::scalar),
             Just(Yaml::Scalar(Value::Null)),
             text.prop_map(Yaml::scalar),
         ];
@@ -282,10 +249,21 @@ mod tests {
     proptest! {
         #[test]
         fn a_text_is_read_as_the_node_that_it_was_written_from(node in node()) {
-            let text = node.to_yaml();
+            let text = node.to_yaml().unwrap();
             let read: Result<Yaml, _> = serde_saphyr::from_str(&text);
             prop_assert_eq!(read.as_ref().ok(), Some(&node), "{}", text);
         }
+    }
+
+    #[test]
+    fn lines_stay_as_they_are_however_long() {
+        let long = "word ".repeat(40);
+        let text = Yaml::of([
+            ("a", Yaml::scalar(long.trim())),
+            ("b", Yaml::scalar(format!("{long}\n{long}"))),
+        ]);
+        let wanted = format!("a: {}\nb: |-\n  {long}\n  {long}\n", long.trim());
+        assert_eq!(text.to_yaml().unwrap(), wanted);
     }
 
     #[test]
@@ -294,8 +272,8 @@ mod tests {
         let mut node: Yaml = serde_saphyr::from_str(text).unwrap();
         node.remove(&["a", "d", "x"]);
         node.remove(&["x", "y"]);
-        assert_eq!(node.to_yaml(), text);
+        assert_eq!(node.to_yaml().unwrap(), text);
         node.remove(&["a", "b", "c"]);
-        assert_eq!(node.to_yaml(), "a:\n  d: {}\ne: 2\n");
+        assert_eq!(node.to_yaml().unwrap(), "a:\n  d: {}\ne: 2\n");
     }
 }

@@ -104,8 +104,14 @@ fn an_error_names_document_object_field_and_remedy_and_nothing_is_written() {
         (annotated("gpu-isolation: full"), ["gpu-isolation]: expected", "`driver`"]),
         (annotated("gpu-placement: full"), ["gpu-placement]: none of", "`pack`"]),
         (
-            pod("name: a", "4", "resourceClaims: [{name: gpu, resourceClaimName: x}]"),
-            ["spec.resourceClaims: there is a claim `gpu`", "rename it"],
+            pod("name: a", "4", "resourceClaims: [{name: gpu}, {name: gpu-main}]"),
+            ["spec.resourceClaims: there is a claim `gpu-main`", "rename it"],
+        ),
+        (pod("name: n", "4", ""), ["metadata.name: no text", "in quotes"]),
+        (pod("generateName: 123", "4", ""), ["metadata.generateName: no text", "in quotes"]),
+        (
+            pod("name: a", "4", "").replace("name: main", "name: 1"),
+            ["spec.containers[0]: name: no text", "in quotes"],
         ),
         (
             pod("name: a", "4", "").replace("limits", "requests"),
@@ -121,14 +127,92 @@ fn an_error_names_document_object_field_and_remedy_and_nothing_is_written() {
 }
 
 #[test]
-fn a_text_that_is_no_yaml_is_an_error_with_its_line() {
-    let error = convert("a: 1\n---\nb: 1\nc: [\n", &[]).failure();
-    assert!(error.starts_with("error: stdin: document 2 (line "), "{error}");
-    assert!(error.contains("no YAML or JSON: "), "{error}");
-    let twice = convert("a: 1\n---\nb: 1\nb: 2\n", &[]).failure();
-    assert!(twice.starts_with("error: stdin: document 2 (line 4): "), "{twice}");
+fn a_text_that_is_no_yaml_is_an_error_with_its_line_and_the_fix() {
+    let units = "# aliyun.com/gpu-mem\n";
+    let pod = pod("name: a", "4", "");
+    let json = r#"{"kind":"Pod","units":"aliyun.com\/gpu-mem"}"#;
+    for (text, start, part) in [
+        (format!("a: 1\n---\n{units}c: [\n"), "document 2 (line ", "cannot be read: "),
+        (format!("a: 1\n---\n{units}b: 1\nb: 2\n"), "document 2 (line 5): ", "key: b"),
+        (format!("{units}~: 1\n"), "document 1 (line 2): ", "quotes"),
+        (
+            format!("{units}a: {{b: 1, on: 1}}\n"),
+            "document 1 (line 2): ",
+            "reads as true: write the key in quotes",
+        ),
+        (
+            format!("{units}0644: 1\n"),
+            "document 1 (line 2): ",
+            "reads as 420: write the key in quotes",
+        ),
+        (format!("{json}\n{json}\n"), "document 1 (line ", "`---` between JSON objects"),
+        (format!("{{{{- if x }}}}\n{pod}"), "document 1 (line ", "`helm template`"),
+    ] {
+        let error = convert(&text, &[]).failure();
+        assert!(error.starts_with(&format!("error: stdin: {start}")), "{error}");
+        assert!(error.contains(part), "{error}");
+        assert!(!error.contains("Policy") && !error.contains("Option"), "{error}");
+    }
+    let quoted = format!("{units}\"on\": {{\"1\": 1}}\n");
+    assert_eq!(convert(&quoted, &[]).success(), quoted);
     let missing = run(["convert", "-f", "/nowhere/a.yaml"]).failure();
     assert_eq!(missing, "error: /nowhere/a.yaml: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn a_document_that_names_no_units_is_not_read() {
+    let text = format!("b: 1\nb: 2\n---\n{{{{ x }}}}: [\n---\n{}", pod("name: a", "4", ""));
+    let converted = convert(&text, &[]).success();
+    assert!(converted.starts_with("b: 1\nb: 2\n---\n{{ x }}: [\n---\napiVersion"), "{converted}");
+}
+
+/// The warnings of a conversion that succeeds.
+fn warnings(text: &str) -> String {
+    let run = convert(text, &[]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    run.stderr
+}
+
+#[test]
+fn what_has_no_effect_with_claims_is_a_warning() {
+    let affinity = "affinity: {nodeAffinity: {required: [{key: plimsoll.dev/gpu-mode}]}}";
+    for (spec, parts) in [
+        ("schedulerName: default-scheduler", &[][..]),
+        ("schedulerName: gpu", &["spec.schedulerName: ", "unless `gpu` serves claims"]),
+        (affinity, &["spec.affinity.nodeAffinity: ", "plimsoll.dev/gpu-mode=claims"]),
+        (
+            "env: $(ALIYUN_COM_GPU_MEM_DEV)",
+            &["spec: ALIYUN_COM_GPU_MEM_DEV ", "_CONTAINER instead"],
+        ),
+        ("env: ALIYUN_COM_GPU_MEM_IDX", &["spec: ALIYUN_COM_GPU_MEM_IDX "]),
+        ("env: ALIYUN_COM_GPU_MEM_POD", &["spec: ALIYUN_COM_GPU_MEM_POD "]),
+        ("env: ALIYUN_COM_GPU_MEM_CONTAINER", &[]),
+    ] {
+        let found = warnings(&pod("name: a", "4", spec));
+        assert_eq!(found.is_empty(), parts.is_empty(), "{spec}: {found}");
+        assert!(parts.iter().all(|part| found.contains(part)), "{spec}: {found}");
+    }
+}
+
+#[test]
+fn what_an_init_container_makes_grow_is_told_with_the_pods_totals() {
+    let cores = |init: u32| format!("gpu-cores: '{{\"main\":20,\"load\":{init}}}'");
+    let init = |units: u32| {
+        format!(
+            "initContainers: [{{name: load, resources: {{limits: {{aliyun.com/gpu-mem: {units}}}}}}}]\n  containers:"
+        )
+    };
+    let told = |units, init_cores| {
+        warnings(&annotated(&cores(init_cores)).replace("containers:", &init(units)))
+    };
+    assert_eq!(told(4, 20), "");
+    let memory = told(6, 10);
+    assert!(
+        memory.contains("`load`, which uses that of container `main`: memory from 4Gi to 6Gi; "),
+        "{memory}"
+    );
+    assert!(told(3, 50).contains("`main`: cores from 20 to 50; "));
+    assert!(told(6, 50).contains("`main`: memory from 4Gi to 6Gi, cores from 20 to 50; "));
 }
 
 #[test]
@@ -140,7 +224,7 @@ fn containers_of_a_pod_with_exclusive_gpus_have_the_same_number() {
     };
     let error = of(1).failure();
     assert!(error.contains("`main` and `log` have 2 and 1 GPUs"), "{error}");
-    let converted = of(2).success();
+    let converted = of(2).stdout;
     assert_eq!(converted.matches("- name: gpu\n").count(), 4, "{converted}");
     assert!(converted.contains("count: 2") && !converted.contains("memory:"), "{converted}");
 }
@@ -166,14 +250,44 @@ fn a_pod_that_cannot_be_a_client_of_mps_has_the_drivers_isolation_as_by_units() 
     assert_eq!(by(&log), "mps");
 }
 
+/// The names of the templates that are written, which must be those that pods name.
+fn templates(text: &str) -> Vec<String> {
+    let (mut written, mut named) = (Vec::new(), Vec::new());
+    for line in convert(text, &[]).success().lines() {
+        if let Some(name) = line.strip_prefix("  name: a-gpu-") {
+            written.push(name.to_owned());
+        }
+        if let Some((_, name)) = line.split_once("resourceClaimTemplateName: a-gpu-") {
+            named.push(name.to_owned());
+        }
+    }
+    assert!(named.iter().all(|name| written.contains(name)), "{written:?} {named:?}");
+    written
+}
+
 #[test]
-fn two_objects_with_one_template_name_must_have_equal_shares() {
-    let first = pod("name: a", "4", "");
-    let same = convert(&format!("{first}---\n{first}"), &[]).success();
-    assert_eq!(same.matches("kind: ResourceClaimTemplate").count(), 1, "{same}");
-    let other = pod("name: a", "5", "");
-    let error = convert(&format!("{first}---\n{other}"), &[]).failure();
-    assert!(error.contains("another ResourceClaimTemplate `a-gpu`"), "{error}");
+fn a_share_has_a_template_of_its_own_name() {
+    let four = pod("name: a", "4", "");
+    let name = templates(&four);
+    assert!(name.len() == 1 && name[0].len() == 6, "{name:?}");
+    assert_eq!(templates(&format!("{four}---\n{four}")), name);
+    let five = templates(&pod("name: a", "5", ""));
+    assert_ne!(five, name);
+    assert_eq!(
+        templates(&format!("{four}---\n{}", pod("name: a", "5", ""))),
+        [name, five].concat()
+    );
+    let long = pod(&format!("name: {}", "a".repeat(243)), "4", "");
+    let error = convert(&long, &[]).failure();
+    assert!(error.contains("more than 253 characters; shorten metadata.name"), "{error}");
+}
+
+#[test]
+fn a_pod_with_another_claim_named_gpu_has_one_named_after_its_container() {
+    let text = pod("name: a", "4", "resourceClaims: [{name: gpu, resourceClaimName: x}]");
+    let converted = convert(&text, &[]).success();
+    assert!(converted.contains("- name: gpu-main\n    resourceClaimTemplateName"), "{converted}");
+    assert!(converted.contains("resourceClaimName: x"), "{converted}");
 }
 
 #[test]
