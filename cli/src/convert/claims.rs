@@ -141,8 +141,8 @@ fn give_to_init(
     claim.share = claim.share.larger(share);
     claim.containers.push(place);
     let limit = claim.share.limit.filter(|limit| Some(*limit) > former);
-    let apps = claim.containers.iter().map(|user| &asks[*user]);
-    let Some(app) = apps.into_iter().find(|user| user.kind == ContainerKind::App) else { return };
+    let is_app = |user: &&usize| asks[**user].kind == ContainerKind::App;
+    let Some(app) = claim.containers.iter().find(is_app).copied() else { return };
     let after = total(claims);
     let mut grown = Vec::new();
     if after.0 > before.0 {
@@ -159,7 +159,7 @@ fn give_to_init(
             "the pod's claims grow for init container `{}`, which uses that of container `{}`: {}; ask for less there \
              to lower them",
             asks[place].name,
-            app.name,
+            asks[app].name,
             grown.join(", ")
         ));
     }
@@ -168,53 +168,44 @@ fn give_to_init(
 /// The spec of a ResourceClaimTemplate with a claim's share.
 pub(super) fn template_spec(share: Share, filter: &GpuFilter, names: &Names) -> Yaml {
     let text = |text: &str| Yaml::scalar(text);
-    let mut exactly = vec![("deviceClassName".to_owned(), text(&names.claims_class()))];
-    if share.gpus > 1 {
-        exactly.push(("count".to_owned(), Yaml::scalar(share.gpus)));
-    }
-    let mut capacity = Vec::new();
-    if let Some(memory) = share.memory {
-        capacity.push(("memory".to_owned(), text(&quantity(memory))));
-    }
-    if share.cores > Cores::ZERO {
-        capacity.push(("cores".to_owned(), Yaml::scalar(share.cores.0)));
-    }
-    if !capacity.is_empty() {
-        let requests = Yaml::of([("requests", Yaml::Fields(capacity))]);
-        exactly.push(("capacity".to_owned(), requests));
-    }
+    let amounts = Yaml::some([
+        ("memory", share.memory.map(|mib| Yaml::scalar(quantity(mib)))),
+        ("cores", (share.cores > Cores::ZERO).then(|| Yaml::scalar(share.cores.0))),
+    ]);
     let mut selectors = Vec::new();
     for expression in expressions(filter, names) {
         selectors.push(Yaml::of([("cel", Yaml::of([("expression", text(&expression))]))]));
     }
-    if !selectors.is_empty() {
-        exactly.push(("selectors".to_owned(), Yaml::List(selectors)));
-    }
-    let request = Yaml::of([("name", text(REQUEST)), ("exactly", Yaml::Fields(exactly))]);
-    let mut devices = vec![("requests".to_owned(), Yaml::List(vec![request]))];
-    if let Some(parameters) = parameters(share, filter.isolation) {
-        let opaque =
-            Yaml::of([("driver", text(&names.claims_driver())), ("parameters", parameters)]);
-        devices.push(("config".to_owned(), Yaml::List(vec![Yaml::of([("opaque", opaque)])])));
-    }
-    Yaml::of([("spec", Yaml::of([("devices", Yaml::Fields(devices))]))])
+    let capacity = (!amounts.fields().is_empty()).then(|| Yaml::of([("requests", amounts)]));
+    let exactly = Yaml::some([
+        ("deviceClassName", Some(text(&names.claims_class()))),
+        ("count", (share.gpus > 1).then(|| Yaml::scalar(share.gpus))),
+        ("capacity", capacity),
+        ("selectors", (!selectors.is_empty()).then_some(Yaml::List(selectors))),
+    ]);
+    let request = Yaml::of([("name", text(REQUEST)), ("exactly", exactly)]);
+    let config = parameters(share, filter.isolation).map(|parameters| {
+        let driver = text(&names.claims_driver());
+        let opaque = Yaml::of([("driver", driver), ("parameters", parameters)]);
+        Yaml::List(vec![Yaml::of([("opaque", opaque)])])
+    });
+    let devices = Yaml::some([("requests", Some(Yaml::List(vec![request]))), ("config", config)]);
+    Yaml::of([("spec", Yaml::of([("devices", devices)]))])
 }
 
 /// The driver's own parameters; `None` where the defaults do.
 fn parameters(share: Share, isolation: Isolation) -> Option<Yaml> {
-    let mut fields = vec![
-        ("apiVersion".to_owned(), Yaml::scalar(API_VERSION)),
-        ("kind".to_owned(), Yaml::scalar(KIND)),
-    ];
-    let without = fields.len();
     // By units `none` is no isolation at least, which is any.
-    if isolation != Isolation::None {
-        fields.push(("isolation".to_owned(), Yaml::scalar(isolation.name())));
-    }
-    if let Some(limit) = share.limit {
-        fields.push(("memoryLimit".to_owned(), Yaml::scalar(quantity(limit))));
-    }
-    (fields.len() > without).then_some(Yaml::Fields(fields))
+    let least = (isolation != Isolation::None).then(|| Yaml::scalar(isolation.name()));
+    let limit = share.limit.map(|limit| Yaml::scalar(quantity(limit)));
+    let is_default = least.is_none() && limit.is_none();
+    let parameters = Yaml::some([
+        ("apiVersion", Some(Yaml::scalar(API_VERSION))),
+        ("kind", Some(Yaml::scalar(KIND))),
+        ("isolation", least),
+        ("memoryLimit", limit),
+    ]);
+    (!is_default).then_some(parameters)
 }
 
 /// The CEL expressions that a GPU must all meet.

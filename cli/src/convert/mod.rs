@@ -43,7 +43,7 @@ pub(crate) fn convert(flags: &ConvertManifests, output: &mut dyn Write) -> Resul
 /// The text of all documents, and what is to be said of them. One that names no units is not
 /// read.
 fn converted(text: &str, mut converter: Converter) -> Result<(String, Vec<String>)> {
-    let mut documents = Vec::new();
+    let mut all = String::new();
     let mut number = 1;
     for (line, source) in sources(text) {
         let above = source.lines().take_while(|line| is_empty(line)).count();
@@ -51,29 +51,27 @@ fn converted(text: &str, mut converter: Converter) -> Result<(String, Vec<String
         if above < source.lines().count() {
             number += 1;
         }
-        let node = converter.concerns(source).then(|| parse(source)).transpose();
-        let node = node.map_err(|(at, problem)| {
+        if !converter.concerns(source) {
+            all += source;
+            continue;
+        }
+        let mut node = parse(source).map_err(|(at, problem)| {
             let place = Place { line: line + at, ..place.clone() };
             anyhow!("{place}: cannot be read: {problem}")
         })?;
-        documents.push((place, source, node));
-    }
-    let mut text = String::new();
-    for (place, source, mut node) in documents {
-        let templates = node.as_mut().map(|node| converter.document(node, &place)).transpose()?;
-        let (Some(node), Some(templates)) = (node, templates.flatten()) else {
-            text += source;
+        let Some(templates) = converter.document(&mut node, &place)? else {
+            all += source;
             continue;
         };
         if source.starts_with("---") {
-            text += "---\n";
+            all += "---\n";
         }
         for template in templates {
-            text += &format!("{}---\n", template.to_yaml()?);
+            all += &format!("{}---\n", template.to_yaml()?);
         }
-        text += &node.to_yaml()?;
+        all += &node.to_yaml()?;
     }
-    Ok((text, converter.into_notes()))
+    Ok((all, converter.into_notes()))
 }
 
 /// Whether a line has no content of a document.

@@ -55,8 +55,7 @@ impl PodTemplate<'_> {
             isolation: self.parsed(&names.isolation())?.unwrap_or_default(),
         };
         let strategy = self.parsed(&names.gpu_placement())?;
-        let conflicts = self.mps_conflicts();
-        let excludes_mps = excludes_mps(&asks, |ask| conflicts.contains(&ask.name.as_str()));
+        let excludes_mps = excludes_mps(&asks, |ask| self.mps_conflict(ask).is_some());
         let options = GpuOptions::of_pod(filter, strategy, excludes_mps);
         GpuRequest::with_options(asks, options).map_err(|error| self.unmet(&error))
     }
@@ -86,8 +85,7 @@ impl PodTemplate<'_> {
         let resource = self.names.gpu_resource();
         let mut asks = Vec::new();
         let name = list_of(list);
-        let containers = self.node.at(&["spec", name]).map(Yaml::items).unwrap_or_default();
-        for (position, container) in containers.iter().enumerate() {
+        for (position, container) in self.node.list(&["spec", name]).iter().enumerate() {
             let at = self.field(&format!("spec.{name}[{position}]"));
             let Some(limit) = container.at(&["resources", "limits", resource]) else {
                 if container.at(&["resources", "requests", resource]).is_some() {
@@ -108,8 +106,8 @@ impl PodTemplate<'_> {
             if units == 0 {
                 continue;
             }
-            let name = container.text_at(&["name"]).with_context(|| at.clone())?;
-            let name = name.with_context(|| format!("{at}.name: missing"))?;
+            let given = container.text_at(&["name"]).with_context(|| at.clone())?;
+            let name = given.with_context(|| format!("{at}.name: missing"))?;
             let kind = match container.text("restartPolicy") {
                 Some("Always") if list == ContainerKind::Init => ContainerKind::Sidecar,
                 _ => list,
@@ -120,24 +118,15 @@ impl PodTemplate<'_> {
         Ok(asks)
     }
 
-    /// The containers that cannot be clients of MPS.
-    fn mps_conflicts(&self) -> Vec<&str> {
-        let host_ipc = self.node.at(&["spec", "hostIPC"]) == Some(&Yaml::scalar(true));
-        let mut found = Vec::new();
-        for list in ["initContainers", "containers"] {
-            for container in self.node.at(&["spec", list]).map(Yaml::items).unwrap_or_default() {
-                let of = |list, path| {
-                    let all = container.get(list).map(Yaml::items).unwrap_or_default();
-                    all.iter().filter_map(move |one| one.text(path))
-                };
-                let paths =
-                    of("volumeMounts", "mountPath").chain(of("volumeDevices", "devicePath"));
-                if MpsConflict::find(host_ipc, paths).is_some() {
-                    found.extend(container.text("name"));
-                }
-            }
+    /// Why a container cannot be a client of MPS.
+    fn mps_conflict(&self, ask: &ContainerRequest) -> Option<MpsConflict> {
+        let container = self.node.list(&["spec", list_of(ask.kind)]).get(ask.position)?;
+        let mut paths = Vec::new();
+        for (list, path) in [("volumeMounts", "mountPath"), ("volumeDevices", "devicePath")] {
+            paths.extend(container.list(&[list]).iter().filter_map(|one| one.text(path)));
         }
-        found
+        let host_ipc = self.node.at(&["spec", "hostIPC"]) == Some(&Yaml::scalar(true));
+        MpsConflict::find(host_ipc, paths)
     }
 
     /// Has each container take its value of an annotation.

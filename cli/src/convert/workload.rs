@@ -72,12 +72,10 @@ impl Converter {
 
     fn object(&mut self, object: &mut Yaml, place: &Place) -> Result<Option<Vec<Yaml>>> {
         let kind = object.text("kind").unwrap_or("object");
-        let [name, generate_name, namespace] =
-            ["name", "generateName", "namespace"].map(|field| shown(object, field));
-        let slash = if namespace.is_empty() { "" } else { "/" };
-        let names = [name, generate_name, "without a name".to_owned()];
-        let name = names.iter().find(|name| !name.is_empty());
-        let at = format!("{place}, {kind} {namespace}{slash}{}", name.map_or("", String::as_str));
+        let shown = |field| object.get("metadata").and_then(|metadata| metadata.text(field));
+        let namespace = shown("namespace").map(|namespace| format!("{namespace}/"));
+        let name = shown("name").or(shown("generateName")).unwrap_or("without a name");
+        let at = format!("{place}, {kind} {}{name}", namespace.unwrap_or_default());
         let Some(path) = template_path(object) else {
             if let Some(field) = field_of(object, self.names.gpu_resource()) {
                 self.notes.push(format!(
@@ -87,7 +85,7 @@ impl Converter {
             }
             return Ok(None);
         };
-        let owner = Owner::of(object);
+        let owner = TemplateOwner::of(object);
         let Some(pod) = object.at_mut(path) else { return Ok(None) };
         let prefix: String = path.iter().map(|field| format!("{field}.")).collect();
         let converted = self.pod(pod, &prefix, owner, &at);
@@ -99,7 +97,7 @@ impl Converter {
         &mut self,
         pod: &mut Yaml,
         prefix: &str,
-        owner: Result<Owner>,
+        owner: Result<TemplateOwner>,
         at: &str,
     ) -> Result<Option<Vec<Yaml>>> {
         let template = PodTemplate { node: pod, path: prefix, names: &self.names };
@@ -110,10 +108,9 @@ impl Converter {
             .with_context(|| template.annotation(&self.names.gpu_count()))?;
         let spec = template.field("spec");
         self.notes.extend(lost.iter().map(|lost| format!("Warning: {at}: {spec}: {lost}")));
-        let mut unspoken = inexpressible(&template)?;
-        let dropped = take_off(pod, &self.names);
-        unspoken.extend(without_effect(pod, prefix, &self.names)?);
+        let unspoken = inexpressible(&template)?;
         self.notes.extend(unspoken.iter().map(|text| format!("Warning: {at}: {text}")));
+        let dropped = take_off(pod, &self.names);
         self.notes.extend(dropped.iter().map(|key| {
             format!("Note: {at}: {prefix}{key}: dropped, for it is of no use with resource claims")
         }));
@@ -139,8 +136,8 @@ impl Converter {
 
     /// The name of a template with this spec, and the template unless there is an equal one. A template cannot be
     /// changed, so that another share needs another name.
-    fn template(&mut self, owner: &Owner, spec: Yaml) -> Result<(String, Option<Yaml>)> {
-        let Owner { name, namespace } = owner;
+    fn template(&mut self, owner: &TemplateOwner, spec: Yaml) -> Result<(String, Option<Yaml>)> {
+        let TemplateOwner { name, namespace } = owner;
         let text = serde_json::to_string(&spec)?;
         let hash = checksum(&text);
         let name = format!("{name}-gpu-{}", &hash[hash.len() - 6..]);
@@ -152,14 +149,12 @@ impl Converter {
         if !self.templates.insert((namespace.clone(), name.clone(), text)) {
             return Ok((name, None));
         }
-        let mut metadata = vec![("name".to_owned(), Yaml::scalar(name.as_str()))];
-        if !namespace.is_empty() {
-            metadata.push(("namespace".to_owned(), Yaml::scalar(namespace.as_str())));
-        }
+        let in_namespace = (!namespace.is_empty()).then(|| Yaml::scalar(namespace.as_str()));
+        let metadata = [("name", Some(Yaml::scalar(name.as_str()))), ("namespace", in_namespace)];
         let template = Yaml::of([
             ("apiVersion", Yaml::scalar(API_VERSION)),
             ("kind", Yaml::scalar(TEMPLATE)),
-            ("metadata", Yaml::Fields(metadata)),
+            ("metadata", Yaml::some(metadata)),
             ("spec", spec),
         ]);
         Ok((name, Some(template)))
@@ -167,16 +162,16 @@ impl Converter {
 }
 
 /// The object that claim templates are named after.
-struct Owner {
+struct TemplateOwner {
     name: String,
     namespace: String,
 }
 
-impl Owner {
+impl TemplateOwner {
     fn of(object: &Yaml) -> Result<Self> {
         let text = |field| object.text_at(&["metadata", field]);
-        let name = text("name")?.map_or_else(|| text("generateName"), |name| Ok(Some(name)))?;
-        let name = name.context("metadata.name: missing; the claim template is named after it")?;
+        let given = text("name")?.map_or_else(|| text("generateName"), |name| Ok(Some(name)))?;
+        let name = given.context("metadata.name: missing; the claim template is named after it")?;
         let namespace = text("namespace")?.unwrap_or_default().to_owned();
         Ok(Self { name: name.trim_end_matches('-').to_owned(), namespace })
     }
@@ -185,18 +180,9 @@ impl Owner {
 /// The objects of a List. Other kinds of lists can have no templates among their items.
 fn items(object: &Yaml) -> &[Yaml] {
     match object.text("kind") {
-        Some("List") => object.get("items").map(Yaml::items).unwrap_or_default(),
+        Some("List") => object.list(&["items"]),
         _ => &[],
     }
-}
-
-/// A text of an object's metadata; empty where there is none.
-fn shown(object: &Yaml, field: &str) -> String {
-    object
-        .at(&["metadata"])
-        .and_then(|metadata| metadata.text(field))
-        .unwrap_or_default()
-        .to_owned()
 }
 
 /// Where the pod of an object is; `None` of a kind that is not converted.
@@ -231,7 +217,7 @@ fn field_of(node: &Yaml, name: &str) -> Option<String> {
     })
 }
 
-/// What annotations ask for that claims cannot give. They stay.
+/// What a pod says that has no effect, or another one, with claims. It stays.
 fn inexpressible(template: &PodTemplate<'_>) -> Result<Vec<String>> {
     let names = template.names;
     let mut found = Vec::new();
@@ -250,31 +236,27 @@ fn inexpressible(template: &PodTemplate<'_>) -> Result<Vec<String>> {
             found.push(format!("{}: {remedy}", template.annotation(&key)));
         }
     }
-    Ok(found)
-}
-
-/// What a pod says that has no effect, or another one, with claims. It stays.
-fn without_effect(pod: &Yaml, prefix: &str, names: &Names) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    let scheduler = pod.at(&["spec"]).and_then(|spec| spec.text("schedulerName"));
+    let spec = template.node.get("spec");
+    let scheduler = spec.and_then(|spec| spec.text("schedulerName"));
     if let Some(scheduler) = scheduler.filter(|name| *name != "default-scheduler") {
         found.push(format!(
-            "{prefix}spec.schedulerName: the provider's kube-scheduler places claims; remove it, unless `{scheduler}` \
-             serves claims too"
+            "{}: the provider's kube-scheduler places claims; remove it, unless `{scheduler}` serves claims too",
+            template.field("spec.schedulerName")
         ));
     }
-    let mode = names.gpu_mode();
-    let affinity = pod.at(&["spec", "affinity", "nodeAffinity"]);
-    if serde_json::to_string(&affinity)?.contains(&mode) {
+    let (mode, path) = (names.gpu_mode(), ["affinity", "nodeAffinity"]);
+    if serde_json::to_string(&spec.and_then(|spec| spec.at(&path)))?.contains(&mode) {
         found.push(format!(
-            "{prefix}spec.affinity.nodeAffinity: nodes with claims have the label {mode}=claims; correct or remove it"
+            "{}: nodes with claims have the label {mode}=claims; correct or remove it",
+            template.field("spec.affinity.nodeAffinity")
         ));
     }
-    let text = serde_json::to_string(pod)?;
+    let text = serde_json::to_string(&spec)?;
     for variable in [aliyun::DEV, aliyun::IDX, aliyun::POD] {
         if text.contains(variable) {
             found.push(format!(
-                "{prefix}spec: {variable} is not set with claims; read {} instead",
+                "{}: {variable} is not set with claims; read {} instead",
+                template.field("spec"),
                 aliyun::CONTAINER
             ));
         }
@@ -320,8 +302,7 @@ fn take_off(pod: &mut Yaml, names: &Names) -> Vec<String> {
 }
 
 fn has_claim(pod: &Yaml, name: &str) -> bool {
-    let claims = pod.at(&["spec", "resourceClaims"]).map(Yaml::items).unwrap_or_default();
-    claims.iter().any(|claim| claim.text("name") == Some(name))
+    pod.list(&["spec", "resourceClaims"]).iter().any(|claim| claim.text("name") == Some(name))
 }
 
 /// Gives the pod a claim by this template.

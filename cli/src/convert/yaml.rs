@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use serde_saphyr::DoubleQuoted;
 
 /// A value of a document.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +23,12 @@ impl Yaml {
     /// The fields in this order.
     pub(super) fn of<const N: usize>(fields: [(&str, Self); N]) -> Self {
         Self::Fields(fields.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+
+    /// The fields that have a value, in this order.
+    pub(super) fn some<const N: usize>(fields: [(&str, Option<Self>); N]) -> Self {
+        let given = |(name, value): (&str, Option<Self>)| Some((name.to_owned(), value?));
+        Self::Fields(fields.into_iter().filter_map(given).collect())
     }
 
     /// A text or a number.
@@ -92,6 +99,11 @@ impl Yaml {
         }
     }
 
+    /// The values of the list at a path; none where there is no list.
+    pub(super) fn list(&self, path: &[&str]) -> &[Self] {
+        self.at(path).map(Self::items).unwrap_or_default()
+    }
+
     /// The list of this field, which is added where it is missing.
     pub(super) fn list_mut(&mut self, name: &str) -> Option<&mut Vec<Self>> {
         let Self::Fields(fields) = self else { return None };
@@ -141,6 +153,9 @@ impl Yaml {
 impl Serialize for Yaml {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
+            Self::Scalar(Value::String(text)) if is_hard_to_read(text) => {
+                DoubleQuoted(text).serialize(serializer)
+            }
             Self::Scalar(value) => value.serialize(serializer),
             Self::List(items) => serializer.collect_seq(items),
             Self::Fields(fields) => {
@@ -154,6 +169,12 @@ impl<'de> Deserialize<'de> for Yaml {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(YamlVisitor)
     }
+}
+
+/// Whether lines begin or end so that kubectl fails to read them behind `|`: with a tab, for instance.
+fn is_hard_to_read(text: &str) -> bool {
+    let lines = text.strip_suffix('\n').unwrap_or(text);
+    text.contains('\n') && (lines.is_empty() || lines.trim() != lines)
 }
 
 /// A field's name. Those that readers of YAML 1.1 take for something else than a text are refused.
@@ -257,13 +278,16 @@ mod tests {
 
     #[test]
     fn lines_stay_as_they_are_however_long() {
-        let long = "word ".repeat(40);
+        let long = ["word"; 40].join(" ");
         let text = Yaml::of([
-            ("a", Yaml::scalar(long.trim())),
-            ("b", Yaml::scalar(format!("{long}\n{long}"))),
+            ("a", Yaml::scalar(long.as_str())),
+            ("b", Yaml::scalar(format!("{long}\n{long}\n"))),
         ]);
-        let wanted = format!("a: {}\nb: |-\n  {long}\n  {long}\n", long.trim());
+        let wanted = format!("a: {long}\nb: |\n  {long}\n  {long}\n");
         assert_eq!(text.to_yaml().unwrap(), wanted);
+        // kubectl cannot read the first behind `|`.
+        let hard = Yaml::List(["\tb\nc", "b\n\n"].map(Yaml::scalar).into());
+        assert_eq!(hard.to_yaml().unwrap(), "- \"\\tb\\nc\"\n- \"b\\n\\n\"\n");
     }
 
     #[test]
