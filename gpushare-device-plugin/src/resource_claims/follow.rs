@@ -50,6 +50,7 @@ impl Driver {
                 sleep(EVERY).await;
                 self.set_files();
             }
+            shutdown.cancelled().await;
         };
         tokio::select! {
             () = shutdown.cancelled() => {}

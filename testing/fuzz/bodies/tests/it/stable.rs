@@ -124,7 +124,7 @@ macro_rules! each {
 
 each! {
     gpu_wishes, gpus, cgroup_files, claim, device_ids, exporter_config, exporter_statistics, extender_names, extender_requests, gpu_report, nvidia_cdi,
-    objects, pod_use, policy, proc_files, process_groups, reading, samples_file,
+    objects, pod_use, policy, proc_files, process_groups, reading, resource_claim, samples_file, share_config,
 }
 
 fn names() -> BTreeSet<String> {
