@@ -98,7 +98,7 @@ fn well_typed(env: &TestEnv) -> Result<()> {
         let checked =
             found.iter().filter_map(|policy| policy.status.as_ref()?.type_checking.clone());
         let checked: Vec<_> = checked.collect();
-        Ok((checked.len() == 14).then_some(checked))
+        Ok((checked.len() == 16).then_some(checked))
     })?;
     let warnings: Vec<_> =
         checked.into_iter().filter_map(|checked| checked.expression_warnings).flatten().collect();
