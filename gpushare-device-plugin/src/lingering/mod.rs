@@ -83,18 +83,22 @@ impl Lingering {
 
     /// Updates which pods linger. Returns whether any does.
     pub fn update(&self) -> bool {
+        self.look().lingers
+    }
+
+    fn look(&self) -> Look {
         let known: PodsByUid =
             self.pods.all().into_iter().map(|facts| (facts.uid.clone(), facts)).collect();
         {
-            let records = self.records.lock();
+            let mut records = self.records.lock();
+            records.mark_seen(|uid| known.contains_key(uid));
             if !has_open(&records, &known) && !records.resource_claims.has_unprepared() {
-                return false;
+                return Look { lingers: false, is_open: false };
             }
         }
         // Not under the lock: this reads about one file of the kernel for each pod.
         let groups = self.groups.read();
         let mut records = self.records.lock();
-        records.mark_seen(|uid| known.contains_key(uid));
         let mut presence = HashMap::new();
         for (uid, record) in records.holders() {
             let present = if is_held(&records, &known, uid) {
@@ -107,14 +111,15 @@ impl Lingering {
         let mut changed = records.set_presence(&presence);
         changed |= records.resource_claims.remove_ended(|pod| may_have_processes(&groups, pod));
         let lingering = records.lingering().count();
-        let claims_linger = records.resource_claims.has_unprepared();
+        let lingers = lingering > 0 || records.resource_claims.has_unprepared();
+        let is_open = has_open(&records, &known);
         self.metrics.lingering.set(i64::try_from(lingering).unwrap_or(i64::MAX));
         if changed {
             self.save(&mut records);
             drop(records);
             self.records.notify();
         }
-        lingering > 0 || claims_linger
+        Look { lingers, is_open }
     }
 
     /// Updates until the shutdown: at each change of pods and records, and every [`PAUSE`] while a pod lingers.
@@ -131,15 +136,25 @@ impl Lingering {
         let mut again = interval(FILE_PAUSE);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let lingers = self.update();
+            let Look { lingers, is_open } = self.look();
             tokio::select! {
                 changed = pods.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
                 () = sleep(PAUSE), if lingers => {}
+                // One that is young until then may have ended without an event.
+                () = sleep(YOUNG), if is_open => {}
                 _ = again.tick(), if self.file.has_unsaved() => self.save(&mut self.records.lock()),
             }
         }
     }
+}
+
+/// What one look at the records and the control groups has found.
+struct Look {
+    /// Whether a pod or a claim lingers.
+    lingers: bool,
+    /// Whether a pod that was granted ids is not held by the kubelet's records.
+    is_open: bool,
 }
 
 /// The node's pods by UID.

@@ -366,3 +366,26 @@ async fn no_gpu_takes_units_or_claims_before_the_nodes_label_is_known() {
     rig.sim.faults().release();
     slice(&rig, "the slice", |slice| order(slice) == [A, B]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_whose_units_ended_at_once_is_open_to_claims() {
+    let mut rig = Rig::without_plugin(&[(A, 4)]).await;
+    fs::create_dir_all(rig.dir.path().join("var/lib/kubelet/plugins_registry")).unwrap();
+    rig.nvidia_gpus(&[A]);
+    // Another pod's, so that control groups are known.
+    rig.processes("0c0ffee0-0d4c-4a63-9d6e-2f6a1c0b7e55", true);
+    rig.flags = vec!["--claims".to_owned()];
+    rig.begin_plugin();
+    rig.gpus("an open GPU", |gpus| gpus[0]["closed"].is_null()).await;
+    rig.run(pod("units").uid(FIRST).asking(RESOURCE, 2), A).await.unwrap();
+    rig.gpus("the pod", |gpus| gpus[0]["pods"][FIRST] == 2).await;
+    // Its group went before its object, and no look at the groups came between.
+    rig.end("units");
+    set_mode(&rig, "claims");
+    slice(&rig, "a device without a taint", |slice| {
+        slice["spec"]["devices"][0]["taints"].is_null()
+    })
+    .await;
+    rig.sim.put(claim("a", &[(A, "4Gi")]));
+    timeout(PATIENCE, prepare(&rig, "a")).await.unwrap().unwrap();
+}
