@@ -21,9 +21,9 @@ use super::service::DriverService;
 /// Time between two looks at the socket, and before one that cannot be made is tried again.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What follows the driver's name in the socket's. The kubelet's client sends the path, with `%2F` for each slash, as the
-/// authority of its requests (`encodeAuthority` of grpc-go). A `%` is allowed there, but our HTTP library takes it in
-/// front of an `@` alone, and resets the stream otherwise.
+/// What follows the driver's name in the socket's. The kubelet's client sends the path, with `%2F` for each slash, as
+/// the authority of its requests (`encodeAuthority` of grpc-go). A `%` is allowed there, but our HTTP library takes
+/// it in front of an `@` alone, and resets the stream otherwise.
 const SOCKET: &str = "@node.sock";
 
 /// Serves the driver.
