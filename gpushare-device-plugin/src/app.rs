@@ -105,6 +105,9 @@ pub async fn run(args: Args, context: Context) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The slices of this plugin's own driver; `None` until they are known.
+type OwnSlices = watch::Receiver<Option<Vec<DeviceSlice>>>;
+
 /// What most tasks need.
 struct Wiring {
     args: Args,
@@ -377,7 +380,7 @@ impl Wiring {
         &self,
         driver: Arc<Driver>,
         settings: watch::Receiver<Option<NodeSettings>>,
-        slices: watch::Receiver<Option<Vec<DeviceSlice>>>,
+        slices: OwnSlices,
     ) {
         let health = self.context.health();
         let publisher = Publisher {
@@ -507,8 +510,7 @@ impl Wiring {
         pods: &Arc<PodCache>,
         kubelet: &PodResourcesClient,
         records: &Arc<SharedRecords>,
-    ) -> (watch::Receiver<Option<Arc<OfferedGpus>>>, watch::Receiver<Option<Vec<DeviceSlice>>>)
-    {
+    ) -> (watch::Receiver<Option<Arc<OfferedGpus>>>, OwnSlices) {
         let (sender, offered) = watch::channel(None);
         let (own_slices, own) = watch::channel(None);
         let watch = DraWatch {

@@ -48,6 +48,13 @@ fn of_units(env: &TestEnv) -> Result<()> {
         Ok(quota.status.and_then(|status| status.hard).map(|_| ()))
     })
     .and_then(|()| beyond(env))
+    .and_then(|()| {
+        wait_for("the quota to count no pod", BINDING, || {
+            let used = env.block_on(quotas.get(QUOTA))?.status.and_then(|status| status.used);
+            let units = used.and_then(|used| used.get("requests.aliyun.com/gpu-mem").cloned());
+            Ok(units.is_some_and(|units| units.0 == "0").then_some(()))
+        })
+    })
     .and_then(|()| whole_gpu(env));
     let gone = env.delete_all_pods();
     let removed = env.block_on(quotas.delete(QUOTA, &DeleteParams::default()));
