@@ -144,7 +144,7 @@ async fn a_claim_gets_its_gpu_and_is_answered_alike_until_it_is_unprepared() {
     );
     // Best fit: the fuller GPU is tried first.
     slice(&rig, "the fuller GPU first", |slice| order(slice) == [B, A]).await;
-    assert_eq!(prepare(&rig, "a").await.unwrap(), [device.clone()]);
+    assert_eq!(prepare(&rig, "a").await.unwrap(), std::slice::from_ref(device));
     let mut beta = BetaClient::new(channel(&rig).await);
     let same =
         dra_v1beta1::Claim { namespace: "default".into(), uid: "uid-a".into(), name: "a".into() };
