@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use api::policy_check::PolicyCheck;
+use placement::fnv;
 use placement::policy::LoadPolicy;
 use serde_json::json;
 
@@ -70,13 +71,9 @@ impl ConfigMap {
     }
 }
 
-/// A checksum to recognise a text by: 64-bit FNV-1a. It tells accidents apart and is no protection.
+/// A checksum to recognise a text by.
 pub(crate) fn checksum(text: &str) -> String {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in text.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{hash:016x}")
+    format!("{:016x}", fnv::hash(text.as_bytes()))
 }
 
 /// Shows the policy.

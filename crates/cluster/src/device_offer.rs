@@ -9,6 +9,7 @@ use std::time::Duration;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::Request;
 use kube::{Client, Resource};
+use placement::fnv;
 use placement::names::limits;
 use placement::units::{MiB, NodeName};
 use serde_json::{Map, Value, json};
@@ -192,16 +193,10 @@ pub fn slice_name(node: &NodeName, driver: &str) -> String {
     if name.len() <= limits::NAME {
         return name;
     }
-    let end = format!("-{:016x}-{driver}", fnv_1a(node.as_bytes()));
+    let end = format!("-{:016x}-{driver}", fnv::hash(node.as_bytes()));
     let room = limits::NAME.saturating_sub(end.len());
     let begin = node[..node.floor_char_boundary(room)].trim_end_matches(['-', '.']);
     format!("{begin}{end}")
-}
-
-/// FNV-1a of 64 bits: a name stays the same in every version.
-fn fnv_1a(bytes: &[u8]) -> u64 {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 /// Writes a node's slice, and makes it where there is none. Returns it as the API server has it then.

@@ -33,6 +33,7 @@ macro_rules! reason {
 
 pub mod demand;
 pub mod estimate;
+pub mod fnv;
 pub mod gpu;
 pub mod learning;
 pub mod load;

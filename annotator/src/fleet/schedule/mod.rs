@@ -6,6 +6,7 @@
 //! read, or not since the node booted, is due at once.
 
 use jiff::{SignedDuration, Timestamp};
+use placement::fnv;
 use placement::policy::{GRACE, LoadPolicy};
 use placement::reading::is_far_ahead;
 use placement::units::{MetricName, NodeName};
@@ -52,13 +53,9 @@ impl Grid {
     }
 }
 
-/// The high half of FNV-1a, which is mixed better than the low half. It must be the same on every machine and in every
-/// release; the hashers of `std` do not promise that.
+/// The high half of FNV-1a, which is mixed better than the low half.
 fn hash(text: &str) -> i64 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    i64::from((hash >> 32) as u32)
+    i64::from((fnv::hash(text.as_bytes()) >> 32) as u32)
 }
 
 /// One metric of one node.

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use placement::fnv;
 use placement::names::limits;
 use placement::workload::{SHAPE_MARK, WorkloadId};
 
@@ -167,20 +168,18 @@ fn differs_by_run(word: &str) -> bool {
         || (word.len() >= MIN_GENERATED && !word.bytes().any(is_vowel))
 }
 
-/// FNV-1a with 64 bits: the same in every release, unlike the standard library's hashers.
+/// The FNV-1a hash of several values.
 struct Fnv(u64);
 
 impl Default for Fnv {
     fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
+        Self(fnv::EMPTY)
     }
 }
 
 impl Fnv {
     fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0 = fnv::extended(self.0, bytes);
     }
 
     fn number(&mut self, number: u64) {
