@@ -1,5 +1,5 @@
-//! FNV-1a of 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same on every machine and in every release, which
-//! the hashers of `std` do not promise. It tells accidents apart and is no protection.
+//! FNV-1a of 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same on every machine and in every release,
+//! which the hashers of `std` do not promise. It tells accidents apart and is no protection.
 
 /// The hash of no bytes.
 pub const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
