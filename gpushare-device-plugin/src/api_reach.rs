@@ -66,11 +66,7 @@ impl ApiReach {
             let read = self.api.read(&pod).await;
             failures = if read.is_ok() { 0 } else { failures.saturating_add(1) };
             let reachable = failures < FAILURES;
-            let changed = self.reachable.send_if_modified(|known| {
-                let changed = *known != reachable;
-                *known = reachable;
-                changed
-            });
+            let changed = daemon::publish(&self.reachable, reachable);
             match &read {
                 Err(why) if changed => tracing::warn!(
                     "pods cannot be read from the API server, so no GPU pod can be admitted and no free unit is \

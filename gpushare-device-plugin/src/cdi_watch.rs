@@ -203,11 +203,7 @@ impl SpecWatch {
             (Ok(_), Some(_)) => Some(Closed::CdiFolder),
             (Ok(_), None) => closed.all,
         };
-        self.closed.send_if_modified(|known| {
-            let changed = **known != closed;
-            *known = Arc::new(closed);
-            changed
-        });
+        daemon::publish(&self.closed, Arc::new(closed));
         if *reported != folder.cloned() {
             *reported = folder.cloned();
             if let Some(why) = folder {
@@ -230,7 +226,7 @@ impl SpecWatch {
             let in_force = decided.as_ref().is_ok_and(|decided| decided.isolation == mode);
             self.metrics.isolation.with([mode.name()]).set(in_force.into());
         }
-        self.support.send_if_modified(|known| known.replace(support.clone()) != Some(support));
+        daemon::publish(&self.support, Some(support));
         if let Some(note) = reported.due(decided) {
             let reason = "GPUIsolationUnavailable";
             self.events.warn(&EventText { reason, action: "CheckIsolation", note }).await;

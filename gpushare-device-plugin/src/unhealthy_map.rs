@@ -156,11 +156,7 @@ impl UnhealthyMap {
         let mark = self.names.written_gpus();
         match compare(found, &mark, &faulty) {
             Ok((others, write)) => {
-                self.unhealthy_indexes.send_if_modified(|indexes| {
-                    let changed = *indexes != others;
-                    *indexes = others;
-                    changed
-                });
+                daemon::publish(&self.unhealthy_indexes, others);
                 match write {
                     // The list does not change before the first GPUs are found.
                     Some(write) if are_known => self.write(found, &mark, &write).await,

@@ -81,5 +81,25 @@ pub use lifecycle::{
     unless_ignored,
 };
 
+/// Replaces what a channel has where that differs, and only then wakes its receivers. Returns whether it did.
+///
+/// # Examples
+///
+/// ```
+/// let (sender, mut receiver) = tokio::sync::watch::channel(1);
+/// assert!(!daemon::publish(&sender, 1));
+/// assert!(daemon::publish(&sender, 2));
+/// assert_eq!(*receiver.borrow_and_update(), 2);
+/// ```
+pub fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, now: T) -> bool {
+    sender.send_if_modified(|known| {
+        let changed = *known != now;
+        if changed {
+            *known = now;
+        }
+        changed
+    })
+}
+
 /// Cancelled once, when the process has to end: by SIGTERM, SIGINT, SIGHUP or the death of a task.
 pub type Shutdown = tokio_util::sync::CancellationToken;

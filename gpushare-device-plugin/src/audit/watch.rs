@@ -162,11 +162,7 @@ impl Audit {
                 outside.insert((gpu.clone(), pod.uid.clone()));
             }
         }
-        self.outside_mps.send_if_modified(|known| {
-            let changed = *known != outside;
-            *known = outside;
-            changed
-        });
+        daemon::publish(&self.outside_mps, outside);
     }
 
     fn count(&self, outcome: &AuditOutcome) {

@@ -87,7 +87,7 @@ impl DraWatch {
                 "the API server sent no list of ResourceSlices within {FIRST_LIST_TIMEOUT:?}: opening the GPUs \
                  without it"
             );
-            self.publish(&OfferedGpus::default());
+            self.publish(Arc::default());
         }
     }
 
@@ -115,18 +115,13 @@ impl DraWatch {
             if !slices.is_listed() {
                 continue;
             }
-            let own = Some(slices.own());
-            self.own_slices.send_if_modified(|known| {
-                let changed = *known != own;
-                *known = own;
-                changed
-            });
+            daemon::publish(&self.own_slices, Some(slices.own()));
             let gpus = gpu_changes.borrow_and_update().clone();
             let has_asked = self.ask(&mut claimed).await;
             // Before the GPUs can open: what pods hold is known by then.
             self.charge(&claimed, &slices, &gpus);
-            let offered = slices.offered();
-            self.publish(&offered);
+            let offered = Arc::new(slices.offered());
+            self.publish(offered.clone());
             self.report(&offered, &gpus, &mut reported).await;
             if has_asked {
                 sleep(ROUND_PAUSE).await;
@@ -153,7 +148,7 @@ impl DraWatch {
                              DRA driver offers as well are not seen"
                         );
                     }
-                    self.publish(&OfferedGpus::default());
+                    self.publish(Arc::default());
                     sleep(if self.serves_own { EVERY } else { LOOK_AGAIN }).await;
                 }
                 Err(error) => {
@@ -164,14 +159,8 @@ impl DraWatch {
         }
     }
 
-    fn publish(&self, offered: &OfferedGpus) {
-        self.offered.send_if_modified(|known| {
-            let changed = known.as_deref() != Some(offered);
-            if changed {
-                *known = Some(Arc::new(offered.clone()));
-            }
-            changed
-        });
+    fn publish(&self, offered: Arc<OfferedGpus>) {
+        daemon::publish(&self.offered, Some(offered));
     }
 
     /// Writes an event when a driver begins to offer GPUs of this node, and every half hour while it does.

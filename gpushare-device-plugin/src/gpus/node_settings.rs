@@ -56,10 +56,6 @@ pub(crate) async fn follow(
             Some(Event::Listing) => continue,
             None => return,
         };
-        sender.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&settings);
-            *known = Some(settings);
-            changed
-        });
+        daemon::publish(&sender, Some(settings));
     }
 }

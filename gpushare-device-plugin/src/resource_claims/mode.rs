@@ -39,11 +39,7 @@ impl ModeWatch {
             let labelled = settings.borrow_and_update().as_ref().is_none_or(|set| set.by_claims);
             let gpus = self.records.lock().resource_claims.gpus();
             let now = ByClaims { all: self.serves_claims && labelled, gpus };
-            self.by_claims.send_if_modified(|known| {
-                let changed = known.as_deref() != Some(&now);
-                *known = Some(Arc::new(now));
-                changed
-            });
+            daemon::publish(&self.by_claims, Some(Arc::new(now)));
             tokio::select! {
                 changed = settings.changed() => if changed.is_err() { return },
                 changed = records.changed() => if changed.is_err() { return },
