@@ -6,7 +6,7 @@ use std::time::Instant;
 use cluster::{GpuPod, PodFacts};
 use placement::gpu::{Claim, ContainerKind, ContainerRequest, GpuRequest, GpuUse};
 use placement::load::PodKind;
-use placement::units::{GpuId, MiB, PodUid, Units};
+use placement::units::{Cores, GpuId, MiB, PodUid, Units};
 
 use crate::gpus::ids::Ids;
 use crate::gpus::inventory::Inventory;
@@ -14,6 +14,7 @@ use crate::gpus::sizing::Sizing;
 use crate::gpus::{Gpu, Gpus, Unhealthy};
 use crate::pods::PodRef;
 use crate::records::pod_resources::ListedPod;
+use crate::records::resource_claims::{BookedClaim, ClaimedShare};
 
 /// A GPU whose device ids begin with `aaaaaaaa`.
 pub(crate) const A: &str = "GPU-aaaaaaaa-1111";
@@ -136,5 +137,29 @@ pub(crate) fn listed<const N: usize>(name: &str, held: [&str; N]) -> ListedPod {
     ListedPod {
         pod: PodRef::new("default", name),
         containers: [("main".to_owned(), ids(held))].into(),
+    }
+}
+
+/// A share of a GPU, in MiB and percent of its compute.
+pub(crate) fn share(gpu: &str, memory: u64, cores: u32) -> ClaimedShare {
+    ClaimedShare {
+        request: "gpu".to_owned(),
+        device: gpu.to_lowercase(),
+        share_id: None,
+        gpu: gpu.into(),
+        memory: MiB(memory),
+        cores: Cores(cores),
+    }
+}
+
+/// A prepared claim `ml/<name>` with these shares, of the pod `pod-<name>`.
+pub(crate) fn booked(name: &str, shares: &[ClaimedShare]) -> BookedClaim {
+    BookedClaim {
+        namespace: "ml".to_owned(),
+        name: name.to_owned(),
+        shares: shares.to_vec(),
+        limit: None,
+        pods: [PodUid::from(format!("pod-{name}"))].into(),
+        prepared: true,
     }
 }

@@ -351,30 +351,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fixtures::{A, B, gpus};
+    use crate::fixtures::{A, B, booked as claim, gpus, share};
     use crate::isolation::limit::MpsLimit;
-
-    fn share(gpu: &str, memory: u64, cores: u32) -> ClaimedShare {
-        ClaimedShare {
-            request: "gpu".to_owned(),
-            device: gpu.to_lowercase(),
-            share_id: None,
-            gpu: gpu.into(),
-            memory: MiB(memory),
-            cores: Cores(cores),
-        }
-    }
-
-    fn claim(name: &str, shares: &[ClaimedShare]) -> BookedClaim {
-        BookedClaim {
-            namespace: "ml".to_owned(),
-            name: name.to_owned(),
-            shares: shares.to_vec(),
-            limit: None,
-            pods: [PodUid::from(format!("pod-{name}"))].into(),
-            prepared: true,
-        }
-    }
 
     fn with(claims: &[(&str, &[ClaimedShare])]) -> ClaimLedger {
         let mut ledger = ClaimLedger::default();

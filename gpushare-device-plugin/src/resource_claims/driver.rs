@@ -290,14 +290,7 @@ impl Driver {
             self.metrics.isolation_downgrades.inc();
             tracing::warn!(uid = %facts.uid, "the claim's limit is weaker than the node's policy has it: {missing}");
         }
-        Ok(BookedClaim {
-            namespace: facts.namespace.clone(),
-            name: facts.name.clone(),
-            shares: wanted.shares,
-            limit,
-            pods: facts.reserved_for.iter().cloned().collect(),
-            prepared: true,
-        })
+        Ok(wanted.booked(facts, limit))
     }
 
     /// Why a container of a pod with the claim cannot be a client of MPS.
@@ -331,7 +324,6 @@ impl Driver {
         drop(records);
         if is_new {
             self.records.notify();
-            self.set_files();
         }
         is_new
     }

@@ -132,12 +132,11 @@ impl ClaimFiles {
 
 #[cfg(test)]
 mod tests {
-    use placement::units::{Cores, MiB, PodUid};
+    use placement::units::MiB;
 
     use super::*;
-    use crate::fixtures::{A, B};
+    use crate::fixtures::{A, B, booked, share};
     use crate::isolation::limit::{Limit, MpsLimit};
-    use crate::records::resource_claims::ClaimedShare;
 
     fn files(folder: &tempfile::TempDir) -> ClaimFiles {
         ClaimFiles {
@@ -149,22 +148,8 @@ mod tests {
     }
 
     fn claim(name: &str, gpus: &[&str], limit: Option<Limit>) -> BookedClaim {
-        let shares = gpus.iter().map(|gpu| ClaimedShare {
-            request: "gpu".to_owned(),
-            device: gpu.to_lowercase(),
-            share_id: None,
-            gpu: (*gpu).into(),
-            memory: MiB(1024),
-            cores: Cores::ZERO,
-        });
-        BookedClaim {
-            namespace: "ml".to_owned(),
-            name: name.to_owned(),
-            shares: shares.collect(),
-            limit,
-            pods: [PodUid::from(format!("pod-{name}"))].into(),
-            prepared: true,
-        }
+        let shares: Vec<_> = gpus.iter().map(|gpu| share(gpu, 1024, 0)).collect();
+        BookedClaim { limit, ..booked(name, &shares) }
     }
 
     fn ledger(claims: &[(&str, BookedClaim)]) -> ClaimLedger {

@@ -145,14 +145,7 @@ impl Driver {
             let (limit, _) = wanted.limit(&gpus, self.isolation.policy, &support).ok()?;
             limit
         });
-        BookedClaim {
-            namespace: facts.namespace.clone(),
-            name: facts.name.clone(),
-            shares: wanted.shares,
-            limit,
-            pods: facts.reserved_for.iter().cloned().collect(),
-            prepared: true,
-        }
+        wanted.booked(facts, limit)
     }
 
     fn is_allocated_here(&self, facts: &ResourceClaimFacts) -> bool {

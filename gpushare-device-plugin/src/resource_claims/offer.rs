@@ -29,6 +29,9 @@ use crate::records::{Records, SharedRecords};
 
 /// The shortest time between two writes: a write wakes every pod that waits in kube-scheduler.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
+/// What is to be done where slices cannot be listed or written.
+const REMEDY: &str =
+    "is claims true in the chart's values, and Kubernetes at least 1.36 (docs/claims.md)?";
 /// The longest pause after writes that failed.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Time for one write.
@@ -78,7 +81,7 @@ impl Publisher {
     async fn follow(&mut self) {
         self.condition.set(Status::failed(
             "the API server has not listed this node's ResourceSlices yet",
-            "is claims true in the chart's values, and Kubernetes at least 1.36 (docs/claims.md)?",
+            REMEDY,
         ));
         let _ = self.slices.wait_for(Option::is_some).await;
         let _ = self.support.wait_for(Option::is_some).await;
@@ -97,7 +100,7 @@ impl Publisher {
                 Ok(status) => self.condition.set(status),
                 Err(error) => self.condition.set(Status::failed(
                     format!("the ResourceSlice cannot be written: {error}"),
-                    "is claims true in the chart's values, and Kubernetes at least 1.36 (docs/claims.md)?",
+                    REMEDY,
                 )),
             }
             sleep(pause).await;
@@ -293,34 +296,15 @@ fn unhealthy_value(why: Unhealthy) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use placement::units::{Cores, MiB};
+    use placement::units::MiB;
 
     use super::*;
-    use crate::fixtures::{A, B, gpus, ids, simple, with_unhealthy};
+    use crate::fixtures::{A, B, booked, gpus, ids, share, simple, with_unhealthy};
     use crate::isolation::limit::{Limit, MpsLimit};
     use crate::isolation::support::Missing;
-    use crate::records::resource_claims::{BookedClaim, ClaimedShare};
+    use crate::records::resource_claims::BookedClaim;
 
     const C: &str = "GPU-cccccccc-1111";
-
-    fn booked(gpu: &str, memory: u64) -> BookedClaim {
-        let share = ClaimedShare {
-            request: "gpu".to_owned(),
-            device: gpu.to_lowercase(),
-            share_id: None,
-            gpu: gpu.into(),
-            memory: MiB(memory),
-            cores: Cores::ZERO,
-        };
-        BookedClaim {
-            namespace: "ml".to_owned(),
-            name: "a".to_owned(),
-            shares: vec![share],
-            limit: None,
-            pods: Default::default(),
-            prepared: true,
-        }
-    }
 
     fn listed(
         gpus: &Gpus,
@@ -339,7 +323,7 @@ mod tests {
     fn the_fullest_gpu_comes_first_and_one_of_another_driver_not_at_all() {
         let three = gpus(&[(A, 4), (B, 4), (C, 4)]);
         let mut records = Records::default();
-        records.resource_claims.insert("u".into(), booked(C, 1024));
+        records.resource_claims.insert("u".into(), booked("a", &[share(C, 1024, 0)]));
         let closed = ClosedGpus::default();
         let order = listed(&three, &closed, None, &records);
         assert_eq!(names(&order), [C, A, B].map(str::to_lowercase));
@@ -391,7 +375,8 @@ mod tests {
             assert_eq!(device.attributes["sharersLeft"], DeviceAttribute::Int(left));
             assert!(device.taints.is_empty());
             let mps = MpsLimit { gpus: 1, limit: MiB(1), threads: 100 };
-            let client = BookedClaim { limit: Some(Limit::Mps(mps)), ..booked(A, 1) };
+            let client =
+                BookedClaim { limit: Some(Limit::Mps(mps)), ..booked("a", &[share(A, 1, 0)]) };
             records.resource_claims.insert(number.to_string().into(), client);
         }
         let full = listed(&one, &ClosedGpus::default(), Some(&support), &records).remove(0);

@@ -18,7 +18,6 @@ use kubelet_api::plugin_registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
 use placement::units::NodeName;
-use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic::{Request, Response, Status};
 
@@ -37,10 +36,6 @@ const HEALTH_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct DriverService {
     /// Prepares claims.
     pub driver: Arc<Driver>,
-    /// The GPUs, as they change.
-    pub gpus: watch::Receiver<Arc<Gpus>>,
-    /// Those that take no new claims.
-    pub closed: watch::Receiver<Arc<ClosedGpus>>,
     /// Whether the kubelet has registered the driver.
     pub registered: Condition,
     /// Ends the streams.
@@ -160,22 +155,23 @@ impl DraResourceHealth for DriverService {
         &self,
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<HealthStream>, Status> {
-        let reports = stream::unfold((self.clone(), true), |(mut service, is_first)| async move {
-            if !is_first {
-                tokio::select! {
-                    () = service.end.cancelled() => return None,
-                    changed = service.gpus.changed() => changed.ok()?,
-                    changed = service.closed.changed() => changed.ok()?,
-                    () = sleep(HEALTH_EVERY) => {}
+        let driver = &self.driver;
+        let state = (self.clone(), driver.gpus.clone(), driver.closed.clone(), true);
+        let reports =
+            stream::unfold(state, |(service, mut gpus, mut closed, is_first)| async move {
+                if !is_first {
+                    tokio::select! {
+                        () = service.end.cancelled() => return None,
+                        changed = gpus.changed() => changed.ok()?,
+                        changed = closed.changed() => changed.ok()?,
+                        () = sleep(HEALTH_EVERY) => {}
+                    }
                 }
-            }
-            let devices = health(
-                &service.driver.node,
-                &service.gpus.borrow_and_update().clone(),
-                &service.closed.borrow_and_update().clone(),
-            );
-            Some((Ok(NodeWatchResourcesResponse { devices }), (service, false)))
-        });
+                let (all, taking_none) =
+                    (gpus.borrow_and_update().clone(), closed.borrow_and_update().clone());
+                let devices = health(&service.driver.node, &all, &taking_none);
+                Some((Ok(NodeWatchResourcesResponse { devices }), (service, gpus, closed, false)))
+            });
         Ok(Response::new(Box::pin(reports)))
     }
 }

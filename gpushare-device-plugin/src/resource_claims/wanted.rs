@@ -14,7 +14,7 @@ use crate::gpus::{Gpu, Gpus, Unhealthy};
 use crate::isolation::limit::{Limit, MpsLimit};
 use crate::isolation::support::{IsolationSupport, Missing};
 use crate::isolation::{IsolationError, Policy, compute_by_mps};
-use crate::records::resource_claims::ClaimedShare;
+use crate::records::resource_claims::{BookedClaim, ClaimedShare};
 
 /// Why a claim is not prepared.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -142,6 +142,18 @@ impl Wanted {
         }
         let (isolation, memory_limit) = configured(allocated)?;
         Ok(Self { shares, isolation, memory_limit })
+    }
+
+    /// The entry of the claim, held to this limit.
+    pub(crate) fn booked(self, claim: &ResourceClaimFacts, limit: Option<Limit>) -> BookedClaim {
+        BookedClaim {
+            namespace: claim.namespace.clone(),
+            name: claim.name.clone(),
+            shares: self.shares,
+            limit,
+            pods: claim.reserved_for.iter().cloned().collect(),
+            prepared: true,
+        }
     }
 
     /// The limit of each container with the claim; `None` if it has none. The second is why a mode is not in force that
