@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use cluster::{DeviceSlice, Scope, WatchHealth};
-use daemon::{Condition, Context, Shutdown, Status};
+use daemon::{Condition, Context, Shutdown};
 use nvml::{Library, Probe};
-use placement::units::{MiB, PodUid};
+use placement::units::MiB;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
 
 use crate::admission::sources::Sources;
 use crate::admission::withheld::{self, StatusWriter};
@@ -47,7 +46,7 @@ use crate::lingering::groups::HostGroups;
 use crate::metrics::Metrics;
 use crate::node_events::NodeEvents;
 use crate::nvidia::CdiLocation;
-use crate::pods::{ApiServer, NodePod, PodCache, PodRef, ReadPod};
+use crate::pods::{ApiServer, NodePod, PodCache, ReadPod};
 use crate::processes::Snapshot;
 use crate::processes::host::HostProcesses;
 use crate::processes::metrics::{GpuUse, set_gpu_use};
@@ -62,22 +61,13 @@ use crate::resource_claims::mode::ModeWatch;
 use crate::resource_claims::offer::Publisher;
 use crate::resource_claims::service::DriverService;
 use crate::resource_claims::session::Session as ClaimSession;
+use crate::startup::{prepare, prepare_gpus};
 use crate::unhealthy_map::UnhealthyMap;
 
 /// Time for one read of a pod while the kubelet waits. A read that fails or takes longer is repeated.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Polls of the GPUs' health from one look at their processes to the next.
 const POLLS_PER_LOOK_AT_PROCESSES: u32 = 2;
-/// Time for the first list of pods. After it the plugin registers without the list, since containers that
-/// restart need the plugin even while the API server is unreachable.
-const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Pause before a failed read of the kubelet's checkpoint is repeated.
-const RESTORE_PAUSE: Duration = Duration::from_secs(2);
-/// Time for which the GPUs are held back while the checkpoint cannot be read. The kubelet may write a new one only
-/// once the plugin is registered.
-const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(5);
-
 /// Starts all tasks. The process then lives for as long as they do.
 ///
 /// # Errors
@@ -155,7 +145,7 @@ impl Wiring {
         let spec = spec_file(&self.args, &self.host);
         let unit = self.context.health().condition("unit");
         let prepare =
-            prepare_gpus(&self.args, spec.clone(), checkpoint.clone(), pods.clone(), unit);
+            prepare_gpus(sizing(&self.args), spec.clone(), checkpoint.clone(), pods.clone(), unit);
         let (index_sender, indexes) = watch::channel(BTreeSet::new());
         let settings = self.follow_settings();
         let (gpus, probe) = self.follow_gpus(prepare, indexes, settings.clone());
@@ -399,8 +389,6 @@ impl Wiring {
             folder: self.host.plugins_registry.clone(),
             service: DriverService {
                 driver: driver.clone(),
-                gpus: driver.gpus.clone(),
-                closed: driver.closed.clone(),
                 registered: health.condition("claims-registered"),
                 end: self.end.clone(),
             },
@@ -596,7 +584,8 @@ impl Wiring {
         self.spawn("mps-drain", |shutdown| drain.run(shutdown));
     }
 
-    /// Registers and reports once [`prepare`] is done: before, a report would show GPUs without their pods.
+    /// Registers and reports once [`startup::prepare`](crate::startup::prepare) is done: before, a report would show
+    /// GPUs without their pods.
     fn serve_kubelet(
         &self,
         mut plugin: Plugin,
@@ -659,71 +648,12 @@ fn open_nvml(library: PathBuf) -> Open {
     Arc::new(move || Ok(Arc::new(Library::open(&library)?) as Arc<dyn Probe>))
 }
 
-/// What is done before GPUs are published: no container may hold ids of another unit, and the CDI
-/// specification must list the GPUs.
-fn prepare_gpus(
-    args: &Args,
-    spec: Option<Arc<SpecFile>>,
-    checkpoint: CheckpointFile,
-    pods: Arc<PodCache>,
-    condition: Condition,
-) -> Prepare {
-    let sizing = sizing(args);
-    let begin = OnceLock::new();
-    Box::new(move |gpus| {
-        sizing.check(gpus).map_err(|error| {
-            condition.set(health::unit_too_small(&error));
-            error.to_string()
-        })?;
-        let waits = begin.get_or_init(Instant::now).elapsed() < CHECKPOINT_PATIENCE;
-        check_unit(&checkpoint, &pods, sizing.unit, waits, &condition)?;
-        condition.set(Status::ok(sizing.unit.to_string()));
-        let Some(file) = &spec else { return Ok(()) };
-        let recorded = checkpoint.read().map(|checkpoint| checkpoint.limits()).unwrap_or_default();
-        file.write(gpus, recorded).map_err(|error| error.to_string())
-    })
-}
-
 /// Our CDI specification; `None` unless `--response=cdi`.
 fn spec_file(args: &Args, host: &HostPaths) -> Option<Arc<SpecFile>> {
     if args.response != Mode::Cdi {
         return None;
     }
     Some(Arc::new(SpecFile::new(&host.cdi, &args.names.names().cdi_kind(), args.mps_dir.clone())))
-}
-
-/// Checks that no container holds ids of another unit. A checkpoint that cannot be read is an error only if `waits`.
-fn check_unit(
-    checkpoint: &CheckpointFile,
-    pods: &PodCache,
-    unit: MiB,
-    waits: bool,
-    condition: &Condition,
-) -> Result<(), String> {
-    match checkpoint.read() {
-        Ok(checkpoint) => checkpoint.check_unit(unit, |uid| name_of(uid, pods)).map_err(|error| {
-            condition.set(health::unit_changed(error.to_string()));
-            error.to_string()
-        }),
-        Err(error) if waits => Err(format!("{error}; trying again")),
-        Err(error) => {
-            tracing::warn!(
-                "cannot check whether containers hold units of another --unit-mib: {error}"
-            );
-            Ok(())
-        }
-    }
-}
-
-/// The name of a pod that has not ended; `None` for a deleted or finished one. Until the pods are listed, each counts
-/// as existing.
-fn name_of(uid: &PodUid, pods: &PodCache) -> Option<String> {
-    match pods.by_uid(uid) {
-        Some(facts) if facts.finished => None,
-        Some(facts) => Some(PodRef::of(&facts).to_string()),
-        None if pods.is_listed() => None,
-        None => Some(uid.to_string()),
-    }
 }
 
 fn responder(args: &Args, isolation: NodeIsolation, limits: Option<Arc<SpecFile>>) -> Responder {
@@ -734,67 +664,4 @@ fn responder(args: &Args, isolation: NodeIsolation, limits: Option<Arc<SpecFile>
         own_kind: args.names.names().cdi_kind(),
         unit: MiB(args.unit_mib),
     }
-}
-
-/// Waits for what must be loaded before the kubelet calls: the GPUs, the pods, what an earlier process granted, and
-/// which container holds which ids.
-async fn prepare(plugin: &mut Plugin, lingering: &Lingering, registered: &Condition) {
-    let gpus = plugin.gpus.wait_for(|gpus| !gpus.is_empty());
-    if gpus.await.is_err() {
-        return;
-    }
-    // Takes seconds at most: it reads files of the node, and waits so long for the first list of ResourceSlices. By
-    // then it is known which GPUs take no new pods.
-    let mut support = plugin.admission.isolation().support.clone();
-    if support.wait_for(Option::is_some).await.is_err() {
-        return;
-    }
-    load(lingering, registered).await;
-    match timeout(FIRST_LIST_TIMEOUT, plugin.admission.restore()).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            list_instead(plugin, &error.to_string()).await;
-            restore_later(plugin.admission.clone());
-        }
-        Err(_) => {
-            tracing::warn!(
-                "the API server sent no list of pods within {FIRST_LIST_TIMEOUT:?}: registering without it"
-            );
-            restore_later(plugin.admission.clone());
-        }
-    }
-}
-
-/// Waits up to [`FIRST_LIST_TIMEOUT`] for a file that cannot be read. Containers that restart need the plugin even
-/// without the file.
-async fn load(lingering: &Lingering, registered: &Condition) {
-    if lingering.load_grants() {
-        return;
-    }
-    registered.set_not_ready("what an earlier process granted cannot be read");
-    if timeout(FIRST_LIST_TIMEOUT, lingering.grants_loaded()).await.is_err() {
-        tracing::warn!(
-            "what an earlier process granted was not read within {FIRST_LIST_TIMEOUT:?}: registering \
-             without it"
-        );
-    }
-}
-
-/// Reads the ids of containers from a List, which has no init containers, in place of the checkpoint. This plugin is
-/// not registered yet, so no Allocate of its resource is in progress during the List.
-async fn list_instead(plugin: &Plugin, why: &str) {
-    tracing::warn!("{why}; using the PodResources API instead");
-    if let Err(status) = plugin.admission.relist().await {
-        tracing::warn!("PodResources List: {}", status.message());
-    }
-}
-
-/// Retries to read the checkpoint, after the first list of pods, until it succeeds or the process ends.
-fn restore_later(admission: Arc<Admission>) {
-    tokio::spawn(async move {
-        while let Err(error) = admission.restore().await {
-            tracing::debug!("{error}");
-            sleep(RESTORE_PAUSE).await;
-        }
-    });
 }

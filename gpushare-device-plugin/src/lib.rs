@@ -29,6 +29,7 @@
 //! | [`health`] | what is well of the plugin, and what to do where it is not |
 //! | [`host`] | where the host's files are |
 //! | [`args`] | the flags |
+//! | [`startup`] | what comes before GPUs are published and the kubelet is served |
 //! | [`app`] | the wiring |
 
 pub mod admission;
@@ -58,4 +59,5 @@ pub mod processes;
 pub mod records;
 pub(crate) mod report;
 pub(crate) mod resource_claims;
+pub(crate) mod startup;
 pub(crate) mod unhealthy_map;
