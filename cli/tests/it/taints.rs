@@ -1,11 +1,11 @@
 //! `plimsoll taints`, with a kubectl that answers from files.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use support::programs::write_script;
 
 use crate::command::{PLIMSOLL, Run, text};
 
@@ -40,9 +40,7 @@ fn node(name: &str, taints: &[Value]) -> Value {
 /// A folder with the kubectl and these answers.
 fn world(lists: &[Value]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let kubectl = folder.path().join("kubectl");
-    fs::write(&kubectl, KUBECTL).unwrap();
-    fs::set_permissions(&kubectl, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&folder.path().join("kubectl"), KUBECTL);
     for (number, list) in lists.iter().enumerate() {
         fs::write(folder.path().join(format!("list-{number}")), list.to_string()).unwrap();
     }

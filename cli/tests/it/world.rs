@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use serde_json::{Value, json};
+use support::programs::write_script;
 
 use crate::command::{PLIMSOLL, Run, text};
 
@@ -140,9 +140,7 @@ impl World {
             writeln!(script, "\"{words}\"*) {action} ;;").unwrap();
         }
         script += "*) echo \"no rule for $*\" >&2; exit 1 ;;\nesac\n";
-        let file = self.path().join("kubectl");
-        fs::write(&file, script).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&self.path().join("kubectl"), &script);
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::programs::write_script;
 use tempfile::TempDir;
 
 use crate::manifests::{Manifests, items_named, strings};
@@ -62,9 +63,7 @@ impl Drain {
     fn start(clients: &[(u32, String)]) -> Self {
         let dir = TempDir::new().unwrap();
         let at = |name: &str| dir.path().join(name);
-        fs::write(at("nvidia-cuda-mps-control"), TOOL).unwrap();
-        let executable = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(at("nvidia-cuda-mps-control"), executable).unwrap();
+        write_script(&at("nvidia-cuda-mps-control"), TOOL);
         let mut list = String::from("PID\n-1\n$(touch \"$RECORD.run\")\n");
         for (pid, group) in clients {
             fs::create_dir_all(at("proc").join(pid.to_string())).unwrap();

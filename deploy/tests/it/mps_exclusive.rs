@@ -1,12 +1,12 @@
 //! The MPS daemon's sidecar of `mps.exclusive`, run as it is, with a stand-in of `nvidia-smi` that records its calls.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use support::programs::write_script;
 use tempfile::TempDir;
 
 use crate::manifests::{Manifests, items_named, strings};
@@ -28,16 +28,13 @@ fn run(words: &[String], dir: &TempDir) -> Command {
 #[test]
 fn the_mode_is_set_before_the_daemon_starts_and_taken_back_at_the_end() {
     let dir = TempDir::new().unwrap();
-    let tool = dir.path().join("nvidia-smi");
     let lists = "[ \"$1\" = --query-gpu=uuid ] && { echo GPU-a; echo GPU-b; exit; }";
     let fails = "[ \"$2\" != GPU-a ]";
-    fs::write(&tool, format!("#!/bin/sh\n{lists}\necho \"$*\" >> \"$RECORD\"\n{fails}\n")).unwrap();
-    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    let tool = format!("#!/bin/sh\n{lists}\necho \"$*\" >> \"$RECORD\"\n{fails}\n");
+    write_script(&dir.path().join("nvidia-smi"), &tool);
     // Tells when the trap is set.
-    let sleeping = dir.path().join("sleep");
     let sleeps = "#!/bin/sh\necho $$ > \"$RECORD.pid\"\necho \"sleep $*\" >> \"$RECORD\"\nexec tail -f /dev/null\n";
-    fs::write(&sleeping, sleeps).unwrap();
-    fs::set_permissions(&sleeping, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&dir.path().join("sleep"), sleeps);
     let recorded = || fs::read_to_string(dir.path().join("record")).unwrap_or_default();
     let sidecar = sidecar();
     // A restartable init container: the others wait for its hook, and end before it.

@@ -2,11 +2,11 @@
 //! former one made.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
+use support::programs::write_script;
 use tempfile::TempDir;
 
 use crate::repository::root;
@@ -19,9 +19,7 @@ impl Machine {
         let machine = Self(TempDir::new().expect("a folder"));
         fs::create_dir(machine.path("bin")).expect("a folder");
         for (name, script) in [("id", "echo 0"), ("mknod", "echo >\"$3\"")] {
-            let program = machine.path("bin").join(name);
-            fs::write(&program, format!("#!/bin/sh\n{script}\n")).expect("a program");
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
+            write_script(&machine.path("bin").join(name), &format!("#!/bin/sh\n{script}\n"));
         }
         machine
     }

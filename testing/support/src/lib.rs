@@ -1,4 +1,5 @@
-//! What the tests of several crates need and no program has: a certificate authority, and Prometheus's own programs.
+//! What the tests of several crates need and no program has: a certificate authority, scripts that can be run at once,
+//! and Prometheus's own programs.
 //!
 //! Every function panics where it fails: so does the test that calls it.
 #![allow(
@@ -9,4 +10,5 @@
 )]
 
 pub mod authority;
+pub mod programs;
 pub mod promtool;
