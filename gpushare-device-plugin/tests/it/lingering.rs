@@ -12,15 +12,20 @@ use crate::rig::{A, B, RESOURCE, Rig, gpu, spec};
 const OLD: &str = "8b1f4a9e-0d4c-4a63-9d6e-2f6a1c0b7e55";
 const OTHER: &str = "5c0de9f1-2b7a-4f0e-8d53-1a2b3c4d5e6f";
 
-/// A node with two GPUs of four units. `old` has all of the first, and is deleted by force: the kubelet knows it no
-/// more, while its processes run.
+/// As [`granted`], and `old` is deleted by force: the kubelet knows it no more, while its processes run.
 async fn deleted_by_force() -> Rig {
+    let mut rig = granted().await;
+    rig.end("old");
+    rig
+}
+
+/// A node with two GPUs of four units. `old` has all of the first.
+async fn granted() -> Rig {
     let mut rig = Rig::new(&[(A, 4), (B, 4)]).await;
     rig.processes(OLD, true);
     rig.restart_with(&[]).await;
     rig.run(pod("old").uid(OLD).asking(RESOURCE, 4), A).await.unwrap();
     rig.gpus("the pod", on_first(4)).await;
-    rig.end("old");
     rig
 }
 
@@ -202,8 +207,7 @@ async fn a_pod_known_from_the_kubelet_alone_keeps_units_when_forced_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_runtime_puts_it_elsewhere_keeps_its_units_until_its_processes_have_ended() {
-    let rig = deleted_by_force().await;
-    rig.processes(OTHER, true);
+    let mut rig = granted().await;
     let slice = format!("kubepods-burstable-pod{}.slice", OLD.replace('-', "_"));
     let container = format!(
         "cgroup/system.slice/containerd.service/{slice}:cri-containerd:{}",
@@ -212,8 +216,10 @@ async fn a_pod_whose_runtime_puts_it_elsewhere_keeps_its_units_until_its_process
     rig.host_file(&format!("{container}/cgroup.events"));
     let events = rig.dir.path().join(&container).join("cgroup.events");
     fs::write(&events, "populated 1\n").unwrap();
-    rig.processes(OLD, false);
     is_reported_beside_another(&rig).await;
+    rig.processes(OLD, false);
+    rig.end("old");
+    rig.until_metric("plimsoll_gpu_lingering_pods", 1.0).await;
     let refused = rig.run(pod("early").asking(RESOURCE, 1), A).await.unwrap_err();
     assert!(refused.0.contains("where 0 are free"), "{}", refused.0);
     fs::remove_dir_all(rig.dir.path().join(&container)).unwrap();
