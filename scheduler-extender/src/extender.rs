@@ -139,7 +139,8 @@ impl Decider {
         let candidates = nodes.moved(&known, current.snapshot.names());
         let now = self.now();
         let waited = self.waiting.record_request(&pod, now);
-        let decision = Arc::new(self.decision_by(&current, &pod, waited, candidates, now));
+        let decision = self.decision_by(&current, &pod, waited, candidates, now);
+        let decision = Arc::new(decision.beside_slices());
         Decided { decision, names, current, ratings: &self.ratings }
     }
 
@@ -159,7 +160,10 @@ impl Decider {
         let decided = DecidedPod::new(pod, current.estimates(pod, &self.names), waited)
             .with_declared(pod.declared(&self.names));
         let snapshot = Arc::clone(&current.snapshot);
-        Decision::new(snapshot, decided, request, nodes, now).with_fault(fault)
+        let by_units = request.is_some() || fault.is_some();
+        let by_claims = if by_units { None } else { self.view.claim_request(pod) };
+        let decision = Decision::new(snapshot, decided, request, nodes, now).with_fault(fault);
+        by_claims.into_iter().fold(decision, Decision::with_claims)
     }
 
     /// The decision at `now` about a pod and nodes by name, outside of Filter and Prioritize.

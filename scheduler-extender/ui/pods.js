@@ -15,7 +15,7 @@ const MANY_NODES = 500;
 
 export function asksText(asks) {
   if (!asks) return '';
-  const parts = [asks.exclusive ? counted(asks.count, 'whole GPU') : counted(asks.units, 'unit')];
+  const parts = [asks.exclusive ? counted(asks.count, 'whole GPU') : asks.inMib ? `${asks.units} MiB` : counted(asks.units, 'unit')];
   if (!asks.exclusive && asks.count > 1) parts.push(`on each of ${counted(asks.count, 'GPU')}`);
   if (asks.cores) parts.push(`with ${asks.cores}% of compute`);
   return parts.join(' ');

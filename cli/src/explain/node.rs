@@ -31,8 +31,8 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
     if let Some(gpus) = &node.gpus {
         writeln!(output, "\nThe pod asks for {}.", asked(gpus))?;
         if !gpus.gpus.is_empty() {
-            let heading =
-                ["", "GPU", "MODEL", "FREE/UNITS", "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
+            let free = if gpus.in_mib { "FREE/MIB" } else { "FREE/UNITS" };
+            let heading = ["", "GPU", "MODEL", free, "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
             table::write(output, heading, gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen)))?;
         }
         if let Some(cost) = gpus.cost {
@@ -139,7 +139,11 @@ fn asked(gpus: &ExplainedGpus) -> String {
         cores if gpus.count == 1 => format!(", and {cores}% of its compute"),
         cores => format!(", and {cores}% of their compute"),
     };
-    format!("{} on {count}{alone}{cores}", gpus.asked)
+    match (gpus.in_mib, gpus.exclusive) {
+        (true, true) => format!("all memory of {count}{cores}"),
+        (true, false) => format!("{} MiB on {count}{cores}", gpus.asked),
+        (false, _) => format!("{} on {count}{alone}{cores}", gpus.asked),
+    }
 }
 
 fn gpu_row(gpu: &ExplainedGpu, chosen: &[u32]) -> [String; 7] {
@@ -168,4 +172,22 @@ fn gpu_row(gpu: &ExplainedGpu, chosen: &[u32]) -> [String; 7] {
         }
     }
     [mark.to_owned(), index, model, free, unmanaged.to_string(), cores, outcome.to_owned()]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_by_claims_is_in_mib() {
+        let of = |exclusive: bool, count: u32| {
+            let gpus = json!({ "asked": 4096, "inMib": true, "exclusive": exclusive, "count": count, "cards": [],
+                "score": 0, "askedCores": 30 });
+            asked(&serde_json::from_value(gpus).unwrap())
+        };
+        assert_eq!(of(false, 1), "4096 MiB on one GPU, and 30% of its compute");
+        assert_eq!(of(true, 2), "all memory of each of 2 GPUs, and 30% of their compute");
+    }
 }

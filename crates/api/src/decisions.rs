@@ -92,6 +92,9 @@ pub struct Controller {
 pub struct Asks {
     /// Units on one GPU; of several GPUs the most.
     pub units: u32,
+    /// Whether it asks by ResourceClaims, and units are MiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_mib: bool,
     /// How many GPUs.
     pub count: u32,
     /// Percent of a GPU's compute; 0 if it asks for none.

@@ -139,7 +139,7 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "costToCards")]
     pub cost_to_gpus: Option<i64>,
-    /// The decision by its GPUs; absent if the pod requests no GPU memory.
+    /// The decision by its GPUs; absent if the pod requests no GPU memory, or its ResourceClaims have it already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(rename = "cards")]
     pub gpus: Option<ExplainedGpus>,
@@ -282,6 +282,9 @@ pub enum ReadingStatus {
 pub struct ExplainedGpus {
     /// Units that the pod requests on one GPU; of several GPUs the most.
     pub asked: u32,
+    /// Whether it requests them by ResourceClaims, and all units here are MiB.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_mib: bool,
     /// Percent of that GPU's compute that it requests.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub asked_cores: u32,

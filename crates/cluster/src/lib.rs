@@ -40,6 +40,7 @@ mod preemption;
 mod quantity;
 mod resource_claim;
 mod resource_slice;
+mod share_ask;
 mod taint;
 mod watch;
 
@@ -79,6 +80,7 @@ pub use resource_claim::{
     WatchedResourceClaim, get_resource_claim,
 };
 pub use resource_slice::{DeviceName, DeviceSlice, OfferedDevice, SliceContent, has_device_slices};
+pub use share_ask::ShareAsk;
 pub use taint::{NodeTaints, Taint, TaintEffect};
 pub use watch::{
     Event, Events, Scope, WatchCause, WatchHealth, watch_config_map, watch_device_slices,

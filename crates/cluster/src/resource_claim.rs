@@ -17,6 +17,7 @@ use crate::answer::object;
 use crate::call::{CallError, within};
 use crate::meta::{Meta, resource};
 use crate::quantity::Quantity;
+use crate::share_ask::{ShareAsk, share_asks};
 
 /// Devices and configurations that are read of one claim, each. The API server takes 32 devices and 64 configurations.
 const MAX_ITEMS: usize = 128;
@@ -111,6 +112,8 @@ pub struct WatchedResourceClaim {
     pub facts: ResourceClaimFacts,
     /// The first field that could not be read, and why: then the claim may hold more than the facts say.
     pub unreadable: Option<String>,
+    /// [`ResourceClaim::asks`].
+    pub asks: Vec<ShareAsk>,
 }
 
 /// Why a ResourceClaim cannot be read.
@@ -168,12 +171,21 @@ impl ResourceClaim {
         }
     }
 
-    /// What can be read of it, without configurations.
-    pub(crate) fn watched(&self, driver: &str) -> WatchedResourceClaim {
+    /// What can be read of it, without configurations. `class` is the driver's DeviceClass.
+    pub(crate) fn watched(&self, driver: &str, class: &str) -> WatchedResourceClaim {
         let mut faults = Faults::default();
         let facts = self.read(driver, &mut faults);
         let unreadable = faults.0.map(|Fault { field, why }| format!("{field}: {why}"));
-        WatchedResourceClaim { facts, unreadable }
+        WatchedResourceClaim { facts, unreadable, asks: self.asks(driver, class) }
+    }
+
+    /// What it asks for of `driver`, whose DeviceClass is `class`; nothing once anything is allocated to it.
+    #[must_use]
+    pub fn asks(&self, driver: &str, class: &str) -> Vec<ShareAsk> {
+        if is_given(&self.status["allocation"]) {
+            return Vec::new();
+        }
+        share_asks(&self.spec, driver, class)
     }
 
     /// Whether it has or may have a device of `driver`, or asks for one of the DeviceClass `class`.
@@ -577,15 +589,19 @@ mod tests {
 
     #[test]
     fn a_watched_claim_keeps_what_can_be_read_and_no_parameters() {
-        let whole = claim(&sim::stored::resource_claim()).watched(DRIVER);
-        assert_eq!(whole.unreadable, None);
+        let whole = claim(&sim::stored::resource_claim()).watched(DRIVER, CLASS);
+        assert_eq!((whole.unreadable, whole.asks), (None, Vec::new()));
         let allocated = Allocated { results: vec![share()], configs: Vec::new() };
         assert_eq!(whole.facts.allocated, Some(allocated));
         let object = changed(&format!("{RESULT}/consumedCapacity/memory"), json!("much"));
-        let broken = claim(&object).watched(DRIVER);
+        let broken = claim(&object).watched(DRIVER, CLASS);
         assert!(broken.unreadable.unwrap().contains("results[0].consumedCapacity.memory: "));
         let result = &broken.facts.allocated.unwrap().results[0];
         assert_eq!(*result, DeviceResult { memory: None, ..share() });
+        let mut waiting = sim::stored::resource_claim();
+        waiting["status"] = json!({});
+        let [ask] = &claim(&waiting).watched(DRIVER, CLASS).asks[..] else { panic!("{waiting}") };
+        assert_eq!((ask.gpus, ask.memory), (1, Some(MiB(4096))));
     }
 
     proptest! {

@@ -188,6 +188,23 @@ impl ClaimLedger {
         self.0.values().any(|claim| !claim.prepared)
     }
 
+    /// What each claim holds until its processes have ended, in units, by its UID: Kubernetes may have deallocated it.
+    pub fn unprepared(&self, gpus: &Gpus) -> Vec<(PodUid, BTreeMap<GpuId, Units>)> {
+        let mut unprepared = Vec::new();
+        for (uid, claim) in self.0.iter().filter(|(_, claim)| !claim.prepared) {
+            let mut held: BTreeMap<GpuId, Units> = BTreeMap::new();
+            for gpu in gpus.iter().filter(|gpu| claim.on(&gpu.uuid).next().is_some()) {
+                let memory = u128::from(total(claim.on(&gpu.uuid)).0.0);
+                let part = memory * u128::from(gpu.units.0);
+                let units = part.div_ceil(u128::from(gpu.memory.0.max(1)));
+                let units = u32::try_from(units).map_or(gpu.units, Units);
+                held.insert(gpu.uuid.clone(), units.min(gpu.units));
+            }
+            unprepared.push((PodUid::from(uid.as_str()), held));
+        }
+        unprepared
+    }
+
     /// Adds a claim in place of its earlier entry, whose pods it keeps. Does not look at room.
     pub fn insert(&mut self, uid: ResourceClaimUid, mut claim: BookedClaim) {
         if let Some(earlier) = self.0.remove(&uid) {
@@ -427,6 +444,10 @@ mod tests {
         assert!(!ledger.remove_ended(|pod| pod.as_str() == "second"));
         let elsewhere = [share(B, 1024, 0)];
         let two = gpus(&[(A, 4), (B, 4)]);
+        ledger.insert("b".into(), claim("b", &[share(B, 1024, 0)]));
+        let held = BTreeMap::from([(A.into(), Units(1))]);
+        assert_eq!(ledger.unprepared(&two), [("a".into(), held)]);
+        ledger.0.remove("b");
         assert_eq!(
             ledger.check_room(&"a".into(), &claim("a", &elsewhere), &two, None),
             Err(NoRoom::Ending)

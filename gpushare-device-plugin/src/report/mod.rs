@@ -249,10 +249,11 @@ impl Reporter {
         holders
     }
 
-    /// The charges of pods that linger.
+    /// The charges of pods that linger, and of claims that are not prepared any more.
     fn lingering(&self, gpus: &Gpus) -> Vec<PodCharge> {
         let records = self.records.lock();
-        records.lingering().map(|(uid, pod)| (uid.clone(), pod.charge(gpus))).collect()
+        let by_units = records.lingering().map(|(uid, pod)| (uid.clone(), pod.charge(gpus)));
+        by_units.chain(records.resource_claims.unprepared(gpus)).collect()
     }
 
     /// The charges of pods that hold GPUs through another plugin's resource, or by resource claims: whole GPUs.

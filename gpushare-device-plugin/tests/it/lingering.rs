@@ -14,7 +14,7 @@ const OTHER: &str = "5c0de9f1-2b7a-4f0e-8d53-1a2b3c4d5e6f";
 
 /// As [`granted`], and `old` is deleted by force: the kubelet knows it no more, while its processes run.
 async fn deleted_by_force() -> Rig {
-    let mut rig = granted().await;
+    let rig = granted().await;
     rig.end("old");
     rig
 }
@@ -207,7 +207,7 @@ async fn a_pod_known_from_the_kubelet_alone_keeps_units_when_forced_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_whose_runtime_puts_it_elsewhere_keeps_its_units_until_its_processes_have_ended() {
-    let mut rig = granted().await;
+    let rig = granted().await;
     let slice = format!("kubepods-burstable-pod{}.slice", OLD.replace('-', "_"));
     let container = format!(
         "cgroup/system.slice/containerd.service/{slice}:cri-containerd:{}",

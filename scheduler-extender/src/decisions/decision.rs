@@ -30,12 +30,40 @@ pub struct Decision {
     pub request: Option<GpuRequest>,
     /// The fault of a GPU request that cannot be read, or that no node can meet.
     pub fault: Option<GpuRequestError>,
+    /// What the GPUs decide about the request of ResourceClaims, which is in MiB in place of units; `None` for one in
+    /// units.
+    pub by_claims: Option<ByClaims>,
     /// How GPUs are chosen.
     pub rule: ChoiceRule,
     /// The nodes in the order of the request.
     nodes: CandidateNodes,
     /// All nodes at that time, and the policy in force.
     snapshot: Arc<Snapshot>,
+}
+
+/// Which reasons keep a pod with ResourceClaims off a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByClaims {
+    /// Every one.
+    All,
+    /// Those that kube-scheduler does not know. By ResourceSlices it knows what a GPU has and whether it takes claims; not
+    /// which processes of deleted pods are left, nor what the node can limit.
+    BesideSlices,
+    /// As before, where such processes are on every node: they end without an event that would make kube-scheduler try
+    /// again, and the driver waits for that.
+    Isolation,
+}
+
+impl ByClaims {
+    fn counts(self, why: NoFit) -> bool {
+        match (self, why) {
+            (Self::All, _) | (_, NoFit::WeakIsolation) => true,
+            (Self::Isolation, _) => false,
+            (Self::BesideSlices, why) => {
+                matches!(why, NoFit::NoRoom | NoFit::NoCores | NoFit::TooFewGpus | NoFit::InUse)
+            }
+        }
+    }
 }
 
 impl Decision {
@@ -53,6 +81,7 @@ impl Decision {
             time,
             request,
             fault: None,
+            by_claims: None,
             rule: snapshot.choice_rule(),
             nodes,
             snapshot,
@@ -63,6 +92,24 @@ impl Decision {
     #[must_use]
     pub fn with_fault(self, fault: Option<GpuRequestError>) -> Self {
         Self { fault, ..self }
+    }
+
+    /// The same decision with the request of the pod's ResourceClaims. By cost only units are compared.
+    #[must_use]
+    pub fn with_claims(self, request: GpuRequest) -> Self {
+        let rule = ChoiceRule { measure: None, ..self.rule };
+        Self { request: Some(request), by_claims: Some(ByClaims::All), rule, ..self }
+    }
+
+    /// The same decision about nodes where kube-scheduler has found room for the pod's ResourceClaims, if it has any.
+    #[must_use]
+    pub fn beside_slices(mut self) -> Self {
+        if self.by_claims.is_some() {
+            self.by_claims = Some(ByClaims::BesideSlices);
+            let has_room = (0..self.len()).any(|position| self.no_fit(position).is_none());
+            self.by_claims = self.by_claims.filter(|_| has_room).or(Some(ByClaims::Isolation));
+        }
+        self
     }
 
     /// The same decision without the GPU request, for callers that check GPUs separately.
@@ -122,9 +169,10 @@ impl Decision {
         Cow::Owned(NodeLoad { recent: Arc::new(recent), ..load.clone() })
     }
 
-    /// The GPUs of the node at a position; `None` for a node without GPUs.
-    pub(super) fn gpus(&self, position: usize) -> Option<&Arc<NodeGpus>> {
-        self.snapshot.at(self.nodes.places()[position]?).gpus.as_ref()
+    /// The GPUs of the node at a position, as the pod finds them; `None` for a node without GPUs for it.
+    pub(super) fn gpus(&self, position: usize) -> Option<&NodeGpus> {
+        let gpus = self.snapshot.at(self.nodes.places()[position]?).gpus.as_deref()?;
+        if self.by_claims.is_some() { gpus.for_claims() } else { Some(gpus) }
     }
 
     /// The zone of the node at a position, where its labels have one.
@@ -154,9 +202,13 @@ impl Decision {
         if self.is_backed_off(position) {
             return Some(NoFit::BackedOff);
         }
-        match self.gpus(position) {
-            Some(gpus) => gpus.check(&self.pod.uid, request).err(),
-            None => Some(NoFit::NoGpus),
+        let gpus = self.gpus(position);
+        let why = gpus.map(|gpus| gpus.check(&self.pod.uid, request).err());
+        match self.by_claims {
+            None => why.unwrap_or(Some(NoFit::NoGpus)),
+            Some(counted) => {
+                why.unwrap_or(Some(NoFit::NoShares)).filter(|why| counted.counts(*why))
+            }
         }
     }
 
@@ -179,9 +231,10 @@ impl Decision {
         self.fault.is_none() && self.no_fit(position).is_none()
     }
 
-    /// Whether the node at a position takes no pods of the pod's namespace for a while.
+    /// Whether the node at a position takes no pods with units of the pod's namespace for a while.
     pub(super) fn is_backed_off(&self, position: usize) -> bool {
-        self.snapshot.is_backed_off(self.name(position), &self.pod.namespace, self.time)
+        self.by_claims.is_none()
+            && self.snapshot.is_backed_off(self.name(position), &self.pod.namespace, self.time)
     }
 
     /// The nodes in the order of the request.
@@ -196,6 +249,7 @@ impl Decision {
             time: self.time,
             request: self.request.clone(),
             fault: self.fault.clone(),
+            by_claims: self.by_claims,
             rule: self.rule.clone(),
             nodes,
             snapshot: Arc::clone(&self.snapshot),

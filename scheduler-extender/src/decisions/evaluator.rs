@@ -258,7 +258,7 @@ impl<'d> Evaluator<'d> {
     /// The rating of each node by its GPUs, or why none fit; `None` for a node without GPUs.
     fn ratings(&self, request: &GpuRequest) -> Vec<Option<Rated>> {
         let Decision { pod, rule, .. } = self.decision;
-        if let Some(Ready { prepared, ratings }) = self.ready {
+        if let Some(Ready { prepared, ratings }) = self.rated() {
             let at = (&**self.decision.snapshot(), prepared);
             return ratings.rate(at, &pod.uid, (request, rule), self.decision.nodes().places());
         }
@@ -275,7 +275,7 @@ impl<'d> Evaluator<'d> {
         let decision = self.decision;
         let Some(request) = &decision.request else { return vec![None; decision.len()] };
         // Checking is faster than rating, and slower than reading what was rated.
-        let is_rated = self.ready.is_some_and(|ready| ready.ratings.has(request, &decision.rule));
+        let is_rated = self.rated().is_some_and(|ready| ready.ratings.has(request, &decision.rule));
         if !is_rated {
             return (0..decision.len()).map(|position| decision.no_fit(position)).collect();
         }
@@ -288,5 +288,10 @@ impl<'d> Evaluator<'d> {
             });
         }
         no_fits
+    }
+
+    /// What is ready, where ratings are kept: of requests for units.
+    fn rated(&self) -> Option<Ready<'d>> {
+        self.ready.filter(|_| self.decision.by_claims.is_none())
     }
 }

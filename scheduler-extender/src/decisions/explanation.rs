@@ -116,7 +116,7 @@ impl Explainer<'_> {
         let evaluation = load.as_deref().map(|node| self.evaluator.evaluation(node));
         let decision = evaluation.map(|evaluation| evaluation.decide());
         let none = NodeGpus::default();
-        let gpus = self.decision.gpus(position).map_or(&none, |gpus| gpus);
+        let gpus = self.decision.gpus(position).unwrap_or(&none);
         let fit = request.as_ref().map(|request| gpus.explain(&pod.uid, request, rule));
         let mut reasons: Vec<String> = Vec::new();
         match &decision {
@@ -140,7 +140,10 @@ impl Explainer<'_> {
                 .zip(decision)
                 .map(|(evaluation, decision)| self.load(&evaluation, &decision)),
             cost_to_gpus: by_gpus.cost(),
-            gpus: fit.as_ref().map(|fit| explain_gpus(gpus, fit, by_gpus.score())),
+            gpus: fit.as_ref().map(|fit| out::ExplainedGpus {
+                in_mib: self.decision.by_claims.is_some(),
+                ..explain_gpus(gpus, fit, by_gpus.score())
+            }),
         }
     }
 
@@ -240,6 +243,7 @@ fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::ExplainedGpus 
     }
     out::ExplainedGpus {
         asked: fit.largest_share.units.0,
+        in_mib: false,
         asked_cores: fit.largest_share.cores.0,
         exclusive: fit.largest_share.exclusive,
         count: u32::try_from(fit.count).unwrap_or(u32::MAX),

@@ -120,7 +120,8 @@ fn state_bytes(state: &NodeState) -> usize {
 }
 
 fn gpu_bytes(gpus: &NodeGpus) -> usize {
-    size_of::<NodeGpus>() + gpus.accounts().iter().map(account_bytes).sum::<usize>()
+    let own = size_of::<NodeGpus>() + gpus.accounts().iter().map(account_bytes).sum::<usize>();
+    own + gpus.for_claims().map_or(0, gpu_bytes)
 }
 
 fn account_bytes(account: &Account) -> usize {

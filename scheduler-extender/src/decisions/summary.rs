@@ -47,7 +47,7 @@ pub(super) fn summary(decision: &Decision) -> out::Decided {
         waited_seconds: pod.waited.as_secs(),
         node: pod.node().map(ToString::to_string),
         gpus: Vec::new(),
-        asks: decision.request.as_ref().map(asks),
+        asks: asks(decision),
         fault: decision.fault.as_ref().map(ToString::to_string),
         nodes: number(decision.len()),
         accepted: number(accepted.len()),
@@ -72,14 +72,16 @@ fn first_reason<'d>(
         .or_else(|| decision.no_fit(position).map(NoFit::reason))
 }
 
-fn asks(request: &GpuRequest) -> out::Asks {
+fn asks(decision: &Decision) -> Option<out::Asks> {
+    let request = decision.request.as_ref()?;
     let share = request.largest();
-    out::Asks {
+    Some(out::Asks {
         units: share.units.0,
+        in_mib: decision.by_claims.is_some(),
         count: number(request.shares().len()),
         cores: share.cores.0,
         exclusive: share.exclusive,
-    }
+    })
 }
 
 fn number(count: usize) -> u32 {

@@ -20,7 +20,8 @@ const BY_GPUS: &str = "gpushare-scheduler/filter";
 
 const FREE_IN_SECONDS: &str = placement::reason!("GPU memory of a deleted pod is free in seconds");
 
-/// Rejects overloaded nodes, and those that are for other namespaces.
+/// Rejects overloaded nodes, those that are for other namespaces, and, for a pod with ResourceClaims, those without a GPU
+/// for it.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     if let Some((fault, names)) = decider.read_beside_large_pod(body) {
         return reject_all(decider, BY_LOAD, &names, "large pod", fault.reason());
@@ -59,11 +60,14 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         decider.count_in_flight(decision, only);
     }
     // Evictions change no reading at once. Without `FailedAndUnresolvableNodes`, kube-scheduler's preemption, which
-    // sees no readings, would try each of these nodes again and again.
+    // sees no readings, would try each of these nodes again and again. It evicts for no ResourceClaim either.
     let mut rejections = Rejections::default();
     for (position, verdict) in verdicts.each.iter().enumerate() {
         if let (Some(label), Some(reason)) = (verdict.label(), verdict.reason()) {
             rejections.add(position, label, reason);
+        } else if let Some(why) = decision.no_fit(position).filter(|_| decision.by_claims.is_some())
+        {
+            rejections.add(position, why.label(), why.reason());
         }
     }
     log(BY_LOAD, decision, &rejections);

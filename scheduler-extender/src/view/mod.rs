@@ -57,6 +57,9 @@ pub struct View {
     pub claims: Option<WatchState>,
 }
 
+/// ResourceClaims of one pod that are looked up.
+const MAX_CLAIMS: usize = 64;
+
 /// The current snapshot, with what is computed from it for the verbs.
 #[derive(Debug)]
 pub struct Current {
@@ -132,6 +135,18 @@ impl View {
             return None;
         }
         self.ask(|index| index.waits_for_deleted(pod, request))
+    }
+
+    /// What the pod's ResourceClaims ask for and do not have yet: the largest share; `None` where they ask for none that
+    /// can be counted. Takes the lock only for a pod with claims.
+    #[must_use]
+    pub fn claim_request(&self, pod: &Pod) -> Option<GpuRequest> {
+        self.claims.as_ref().filter(|_| pod.has_resource_claims())?;
+        let mut claims = pod.resource_claims();
+        claims.truncate(MAX_CLAIMS);
+        let ask = self.ask(|index| index.largest_ask(pod.namespace(), &claims).cloned())?;
+        let request = GpuRequest::of_claim(ask.gpus, ask.memory, ask.cores, ask.isolation)?;
+        Some(request.with_cpu(pod.cpu_request()).with_priority(pod.priority()))
     }
 
     // After a panic, a change may be partial. It concerns the pods and nodes of that change, and the next events of

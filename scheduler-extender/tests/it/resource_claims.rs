@@ -4,7 +4,7 @@ use api::node::{AllGpus, Charge};
 use api::state::State;
 use placement::gpu::Basis;
 use serde_json::{Value, json};
-use sim::{RESOURCE_CLAIMS, Sim, node};
+use sim::{NodeBuilder, RESOURCE_CLAIMS, Sim, node, pod};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod};
 
@@ -82,4 +82,81 @@ async fn without_the_flag_no_claim_is_read() {
     let rig = Rig::start(&sim).await;
     assert_eq!(rig.used().await, 0);
     assert!(!rig.get_status("/v1/cards").await.1.contains("resource-claim"));
+}
+
+/// A node whose GPU is given out by ResourceClaims.
+fn node_by_claims(name: &str) -> NodeBuilder {
+    let gpu = json!({
+        "uuid": format!("GPU-{name}-0"), "index": 0, "model": "NVIDIA A10", "memoryMiB": 16384, "units": 16,
+        "healthy": true, "closed": "claims", "pods": {},
+    });
+    node(name).annotation("plimsoll.dev/gpu-cards", json!([gpu]).to_string())
+}
+
+/// A claim that asks for this memory of one GPU.
+fn asking(name: &str, memory: &str) -> Value {
+    let mut claim = claim(name, "", memory);
+    claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] =
+        json!({ "requests": { "memory": memory } });
+    claim["status"] = json!({});
+    claim
+}
+
+/// A stored pod that waits with a claim of a template.
+fn pod_with_claim(sim: &Sim, claim: &str) -> Value {
+    let mut pod = Value::from(pod("train").in_namespace("ml"));
+    pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimTemplateName": "t" }]);
+    pod["status"]["resourceClaimStatuses"] = json!([{ "name": "gpu", "resourceClaimName": claim }]);
+    sim.put(pod)
+}
+
+#[tokio::test]
+async fn pods_with_claims_go_where_a_gpu_has_room_the_fullest_first() {
+    let sim = Sim::start().await.unwrap();
+    let nodes = ["empty", "half", "full"];
+    for name in nodes {
+        sim.put(node_by_claims(name));
+    }
+    sim.put(gpu_node("by-units", 1).with(GPU, 16));
+    sim.put(claim("of-half", "half", "8Gi"));
+    sim.put(claim("of-full", "full", "13Gi"));
+    sim.put(asking("waits", "4Gi"));
+    let rig = Rig::start_with(&sim, &["--claims"]).await;
+    let train = pod_with_claim(&sim, "waits");
+
+    let asked = ["empty", "half", "full", "by-units", "unknown"];
+    let answer = rig.filter("/load-aware", &train, &asked).await;
+    assert_eq!(answer["NodeNames"], json!(["empty", "half", "by-units", "unknown"]));
+    let why = &answer["FailedAndUnresolvableNodes"];
+    assert!(
+        why["full"].as_str().unwrap().contains("Insufficient GPU Memory in one device"),
+        "{why}"
+    );
+    assert_eq!(why.as_object().unwrap().len(), 1, "kube-scheduler knows who offers GPUs");
+    let answer = rig.filter("/load-aware", &train, &["full"]).await;
+    assert_eq!(answer["NodeNames"], json!(["full"]), "the driver waits for room");
+    let [empty, half] = rig.scores(&train, &["empty", "half"]).await[..] else { panic!("two") };
+    assert!(empty < half, "{empty} and {half}");
+    let by_gpus = rig.filter("/gpushare-scheduler", &train, &asked).await;
+    assert_eq!(by_gpus["NodeNames"], json!(asked), "it asks for no units");
+
+    let body = json!({ "namespace": "ml", "name": "train", "fresh": true });
+    let explained = rig.post("/explain", &body).await;
+    let full = explained["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "full");
+    let gpus = &full.unwrap()["cards"];
+    assert_eq!((&gpus["asked"], &gpus["inMib"]), (&json!(4096), &json!(true)));
+    let gpu = &gpus["cards"][0];
+    assert_eq!((&gpu["free"], &gpu["units"]), (&json!(3072), &json!(16384)));
+    assert_eq!(gpu["charges"][0]["resourceClaim"], "ml/of-full");
+    let by_units =
+        explained["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "by-units");
+    let why = by_units.unwrap()["reasons"][0].as_str().unwrap();
+    assert!(why.starts_with("node offers no GPU to ResourceClaims"), "{why}");
+
+    // The claim is allocated: kube-scheduler knows where the pod may go.
+    sim.put(claim("waits", "half", "4Gi"));
+    rig.until("the allocation", async || {
+        rig.filter("/load-aware", &train, &asked).await["NodeNames"] == json!(asked)
+    })
+    .await;
 }

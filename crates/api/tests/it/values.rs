@@ -232,6 +232,7 @@ pub(crate) fn explanation() -> Explanation {
         load: Some(hot),
         gpus: Some(explain::ExplainedGpus {
             asked: 4,
+            in_mib: false,
             asked_cores: 0,
             exclusive: false,
             count: 1,
@@ -254,6 +255,7 @@ pub(crate) fn explanation() -> Explanation {
         load: Some(unknown),
         gpus: Some(explain::ExplainedGpus {
             asked: 4,
+            in_mib: false,
             asked_cores: 30,
             exclusive: true,
             count: 2,

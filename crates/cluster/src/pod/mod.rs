@@ -18,7 +18,7 @@ pub(crate) use resources::thousandths;
 
 pub use gpu::{GpuAnnotation, GpuRequestError, MAX_GPU_POD, ValueError};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use api::stored::{Moment, time};
 use jiff::Timestamp;
@@ -429,10 +429,12 @@ impl Pod {
     /// The names of its ResourceClaims, which are in its namespace. One that is still to be made of a template is not
     /// among them.
     pub fn resource_claims(&self) -> Vec<&str> {
+        let statuses = self.status.resource_claim_statuses.iter();
+        let made: HashMap<&str, &str> =
+            statuses.map(|made| (&*made.name, &*made.resource_claim_name)).collect();
         let mut names = Vec::new();
         for entry in &self.spec.resource_claims {
-            let made = self.status.resource_claim_statuses.iter().find(|it| it.name == entry.name);
-            let of_template = made.map_or("", |made| &made.resource_claim_name);
+            let of_template = made.get(&*entry.name).copied().unwrap_or_default();
             let own = entry.resource_claim_name.as_str();
             names.push(if own.is_empty() { of_template } else { own });
         }

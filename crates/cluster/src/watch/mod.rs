@@ -169,7 +169,7 @@ pub fn watch_resource_claims(
     let (driver, class) = (driver.to_owned(), class.to_owned());
     let select = move |claim: ResourceClaim, cause| {
         let concerns = cause != WatchCause::Listed || claim.concerns(&driver, &class);
-        concerns.then(|| claim.watched(&driver))
+        concerns.then(|| claim.watched(&driver, &class))
     };
     follow(Api::all(client), Selection::default(), "resourceclaims", health, select)
 }

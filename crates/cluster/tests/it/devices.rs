@@ -74,7 +74,7 @@ async fn claims_of_other_drivers_are_not_listed_and_one_that_lost_its_device_is_
     assert!(why.contains("results[0].consumedCapacity: expected an object"), "{why}");
     assert_eq!(broken.facts.allocated.as_ref().unwrap().results[0].memory, None);
     sim.change(RESOURCE_CLAIMS, "default", "own", |claim| claim["status"] = json!({}));
-    let Some(Event::Applied(WatchedResourceClaim { facts, unreadable })) = events.next().await
+    let Some(Event::Applied(WatchedResourceClaim { facts, unreadable, .. })) = events.next().await
     else {
         unreachable!("no change")
     };

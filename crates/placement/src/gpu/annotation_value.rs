@@ -4,7 +4,7 @@ use super::GpuUse;
 use crate::units::{Cores, Units};
 
 /// The most GPUs that one container may request: more than any machine has.
-const MAX_GPUS: u32 = 64;
+pub(super) const MAX_GPUS: u32 = 64;
 
 /// The most processes of one container that use its GPUs: more than any GPU serves.
 const MAX_PROCESSES: u16 = 1024;

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::entry::{Entry, Reservation, Stage, record};
 use super::node_gpus::PodStates;
+use super::resource_claim::accounts_in_mib;
 use super::{
     Account, Basis, Charge, ChoiceRule, Claim, FreeGpu, Gpu, GpuRequest, GpuShare, GpuShares,
     NoFit, NodeGpus, PodIsolation, ResourceClaim, Sharers,
@@ -366,7 +367,8 @@ impl NodeLedger {
                 pods.on_lost_gpus.push(pod.clone());
             }
         }
-        NodeGpus::new(accounts, pods, self.cpu)
+        let in_mib = accounts_in_mib(&self.gpus, &accounts);
+        NodeGpus::new(accounts, pods, self.cpu).with_claims(in_mib)
     }
 
     /// The charges on a GPU of pods that only the kubelet's records show: a Pod object may be gone before its
@@ -374,7 +376,9 @@ impl NodeLedger {
     fn charges_without_entry(&self, gpu: &Gpu) -> Vec<Charge> {
         let mut charges = Vec::new();
         for (pod, units) in &gpu.pods {
-            if units.is_zero() || self.entries.contains_key(pod) {
+            // A claim ends that Kubernetes has not deallocated yet: it is reported under its UID.
+            let is_claim = self.claims.contains_key(&ResourceClaimUid::from(pod.as_str()));
+            if units.is_zero() || is_claim || self.entries.contains_key(pod) {
                 continue;
             }
             let stopping = self.stopping.get(pod);

@@ -24,6 +24,8 @@ pub struct NodeGpus {
     pods: PodStates,
     /// Free CPU, in thousandths of a core; `None` where it is not known.
     cpu: Option<u64>,
+    /// [`NodeGpus::for_claims`].
+    for_claims: Option<Box<NodeGpus>>,
 }
 
 /// What is known of pods beyond their charges.
@@ -67,7 +69,19 @@ impl NodeGpus {
             }
         }
         open_gpus.sort_by_key(|gpu| (gpu.room.units, gpu.numa, accounts[gpu.position].gpu.index));
-        Self { accounts, open_gpus: open_gpus.into(), pods, cpu }
+        Self { accounts, open_gpus: open_gpus.into(), pods, cpu, for_claims: None }
+    }
+
+    /// The same for pods without ResourceClaims; for pods with them, these accounts in MiB.
+    pub(super) fn with_claims(self, in_mib: Option<Vec<Account>>) -> Self {
+        let of = |accounts| Box::new(Self::new(accounts, PodStates::default(), self.cpu));
+        Self { for_claims: in_mib.map(of), ..self }
+    }
+
+    /// The GPUs as a pod finds them that asks by ResourceClaims, in MiB in place of units ([`GpuRequest::of_claim`]);
+    /// `None` where claims get none.
+    pub fn for_claims(&self) -> Option<&Self> {
+        self.for_claims.as_deref()
     }
 
     /// Free CPU, in thousandths of a core; `None` where it is not known.

@@ -1,7 +1,8 @@
 //! What a pod requests of GPUs.
 
+use super::annotation_value::MAX_GPUS;
 use super::{BeyondUnits, Excess, GpuFilter, GpuShare, GpuUse, Isolation, PodIsolation, Strategy};
-use crate::units::{Cores, Units};
+use crate::units::{Cores, MiB, Units};
 
 /// When a container runs in its pod's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,6 +199,29 @@ impl GpuRequest {
         let (name, kind) = ("main".to_owned(), ContainerKind::App);
         let request = Self::new([ContainerRequest { name, kind, position: 0, units, gpu_use }]);
         Some(request.ok()??.with_beyond_units(BeyondUnits::ALL))
+    }
+
+    /// The request of a ResourceClaim: this much of the memory and compute of so many GPUs of one node, the whole
+    /// memory without an amount. In MiB in place of units, for [`NodeGpus::for_claims`](super::NodeGpus::for_claims).
+    /// `None` without GPUs or with more than 64, or with more memory than can be counted.
+    pub fn of_claim(
+        gpus: u32,
+        memory: Option<MiB>,
+        cores: Cores,
+        isolation: Isolation,
+    ) -> Option<Self> {
+        if gpus > MAX_GPUS {
+            return None;
+        }
+        let mib = u32::try_from(memory.unwrap_or_default().0).ok()?.max(1);
+        let gpu_use = GpuUse { gpus, cores, exclusive: memory.is_none(), ..GpuUse::default() };
+        let (name, kind, units) =
+            (String::new(), ContainerKind::App, Units(mib.checked_mul(gpus)?));
+        let filter = GpuFilter { isolation, ..GpuFilter::default() };
+        let options = GpuOptions { filter, ..GpuOptions::default() };
+        let container = ContainerRequest { name, kind, position: 0, units, gpu_use };
+        let request = Self::with_options([container], options).ok()??;
+        Some(request.with_beyond_units(BeyondUnits::ALL))
     }
 
     /// The same request on this number of GPUs. `None` if the units of a container do not divide by it.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use placement::gpu::{
-    Account, Basis, ChoiceRule, ClaimedDevice, Gpu, GpuIsolation, GpuRequest, NoFit, NodeLedger,
-    ResourceClaim, fewest_on_gpus,
+    Account, Basis, ChoiceRule, ClaimedDevice, Closed, Gpu, GpuFit, GpuIsolation, GpuRequest,
+    Isolation, NoFit, NodeLedger, ResourceClaim, fewest_on_gpus,
 };
 use placement::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid, Units};
 use proptest::prelude::*;
@@ -242,4 +242,80 @@ proptest! {
             }
         }
     }
+}
+
+fn by_claims(closed: &[Option<Closed>]) -> NodeLedger {
+    let mut ledger = NodeLedger::default();
+    let gpus = closed.iter().zip(0..);
+    let gpu =
+        |(closed, index): (&Option<Closed>, u32)| Gpu { closed: *closed, ..gpu(index, 16_384, 16) };
+    ledger.set_gpus(gpus.map(gpu).collect());
+    ledger
+}
+
+fn of_claim(gpus: u32, memory: Option<u64>) -> GpuRequest {
+    GpuRequest::of_claim(gpus, memory.map(MiB), Cores::ZERO, Isolation::None).unwrap()
+}
+
+/// Whether so much of one GPU fits, as a pod with a claim finds it.
+fn fits(ledger: &NodeLedger, memory: Option<u64>) -> Result<(), NoFit> {
+    ledger.read().for_claims().unwrap().check(&"p".into(), &of_claim(1, memory))
+}
+
+#[test]
+fn claims_of_parts_of_units_leave_the_rest_to_others() {
+    let mut ledger = by_claims(&[Some(Closed::Claims)]);
+    assert_eq!(fits(&ledger, None), Ok(()));
+    for uid in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"] {
+        ledger.set_resource_claim(claim(uid, [device(0, Some(1_536), None)]));
+    }
+    assert_eq!(free(&ledger), [(0, 100)], "two units each");
+    assert_eq!(fits(&ledger, Some(1_024)), Ok(()));
+    assert_eq!(fits(&ledger, Some(1_025)), Err(NoFit::NoRoom));
+    assert_eq!(fits(&ledger, None), Err(NoFit::InUse));
+    ledger.set_resource_claim(claim("k", [device(0, None, None)]));
+    assert_eq!(fits(&ledger, Some(1)), Err(NoFit::NoRoom), "it may have all");
+}
+
+#[test]
+fn what_is_recorded_in_units_counts_for_claims_too() {
+    let mut ledger = NodeLedger::default();
+    let pods = BTreeMap::from([(PodUid::from("ends"), Units(4))]);
+    ledger.set_gpus(vec![Gpu { closed: Some(Closed::Claims), pods, ..gpu(0, 16_384, 16) }]);
+    assert_eq!(fits(&ledger, Some(12 * 1_024)), Ok(()));
+    assert_eq!(fits(&ledger, Some(12 * 1_024 + 1)), Err(NoFit::NoRoom));
+    ledger.set_resource_claim(claim("ends", [device(0, Some(3_072), None)]));
+    assert_eq!(fits(&ledger, Some(13 * 1_024)), Ok(()), "it is the claim's, and counts once");
+    assert_eq!(free(&ledger), [(13, 100)]);
+    ledger.set_unmanaged(vec![(uuid(0), Units(9))]);
+    ledger.set_resource_claim(claim("lost", [device(7, Some(1), None)]));
+    assert_eq!(fits(&ledger, Some(13 * 1_024)), Ok(()), "as kube-scheduler counts");
+    let unread = ClaimedDevice { name: String::new(), ..device(0, None, None) };
+    ledger.set_resource_claim(claim("unread", [unread]));
+    assert_eq!(fits(&ledger, Some(1)), Err(NoFit::NoRoom), "it may be on any GPU");
+}
+
+#[test]
+fn only_gpus_that_are_given_out_by_claims_take_some() {
+    for by_units in [&[None][..], &[Some(Closed::Claims), None], &[Some(Closed::Cdi)]] {
+        assert!(by_claims(by_units).read().for_claims().is_none(), "{by_units:?}");
+    }
+    let ledger = by_claims(&[Some(Closed::Cdi), Some(Closed::Claims)]);
+    let for_claims = ledger.read().for_claims().unwrap();
+    assert_eq!(for_claims.check(&"p".into(), &of_claim(1, Some(16_384))), Ok(()));
+    let fit = for_claims.explain(&"p".into(), &of_claim(2, Some(1)), &RULE);
+    assert_eq!(fit.outcome, Err(NoFit::Closed));
+    assert_eq!(fit.gpus[0].1, GpuFit::Closed(Closed::Cdi));
+    // Pods with units find neither.
+    assert!(ledger.read().check(&"p".into(), &ask(1)).is_err());
+}
+
+#[test]
+fn a_claim_that_cannot_be_counted_is_no_request() {
+    let of =
+        |gpus, memory| GpuRequest::of_claim(gpus, Some(MiB(memory)), Cores::ZERO, Isolation::None);
+    for (gpus, memory) in [(0, 1), (65, 1), (u32::MAX, 1), (2, 1 << 31), (1, 1 << 32)] {
+        assert_eq!(of(gpus, memory), None, "{gpus} of {memory}");
+    }
+    assert_eq!(of(1, 0), of(1, 1), "the least that kube-scheduler gives");
 }

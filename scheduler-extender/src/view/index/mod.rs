@@ -47,7 +47,7 @@ use self::pod_record::PodRecord;
 pub use self::pod_record::{GpuPodId, HeldByDeleted, OtherPod, PodOnGpu, ReservationError};
 use self::publish::Changes;
 use self::refused::RefusedReadings;
-use self::resource_claims::ChargedClaims;
+use self::resource_claims::Claims;
 pub use self::unmanaged::GpuMemory;
 use super::estimates::LearnedUses;
 use crate::tables::Table;
@@ -77,7 +77,7 @@ pub struct Index {
     /// The estimate rules of the shadow policy; `None` where it estimates nothing.
     shadow_estimates: Option<EstimateRules>,
     /// ResourceClaims of our own driver.
-    claims: ChargedClaims,
+    claims: Claims,
     refused_readings: RefusedReadings,
     /// The number of annotations and ResourceClaims that could not be read.
     refused_objects: u64,
@@ -126,7 +126,7 @@ impl Index {
             measure: LearnedMeasure::default(),
             learned: LearnedUses::default(),
             shadow_estimates: None,
-            claims: ChargedClaims::new(),
+            claims: Claims::default(),
             refused_readings: RefusedReadings::default(),
             refused_objects: 0,
             changes: Changes::default(),

@@ -1,19 +1,25 @@
-//! ResourceClaims of our own driver, as kube-scheduler has allocated them.
+//! ResourceClaims of our own driver: as kube-scheduler has allocated them, and what the others ask for.
 //!
 //! Invariant: a claim is charged on the nodes of its last known allocation, and nowhere once it is deallocated, gone or
-//! missing in a list.
+//! missing in a list. It asks for something until then.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use cluster::{Event, WatchedResourceClaim};
+use cluster::{Event, ShareAsk, WatchedResourceClaim};
 use jiff::Timestamp;
 use placement::gpu::{ClaimedDevice, ResourceClaim};
 use placement::units::{NodeName, ResourceClaimUid};
 
 use super::{Index, Notice};
 
-/// The nodes on which each claim is charged.
-pub(super) type ChargedClaims = HashMap<ResourceClaimUid, Vec<NodeName>>;
+/// What is known of ResourceClaims.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Claims {
+    /// The nodes on which each claim is charged.
+    charged: HashMap<ResourceClaimUid, Vec<NodeName>>,
+    /// What those ask for to which nothing is allocated, by namespace and name.
+    asks: HashMap<String, Vec<ShareAsk>>,
+}
 
 impl Index {
     /// Applies an event of the ResourceClaims' watch.
@@ -23,16 +29,27 @@ impl Index {
             Event::Listing => {}
             Event::Listed(claims) => {
                 let listed: HashSet<_> = claims.iter().map(|claim| &claim.facts.uid).collect();
-                let mut gone: Vec<_> = self.claims.keys().cloned().collect();
+                let mut gone: Vec<_> = self.claims.charged.keys().cloned().collect();
                 gone.retain(|uid| !listed.contains(uid));
+                self.claims.asks.clear();
                 for uid in gone {
                     self.charge_claim(&uid, BTreeMap::new());
                 }
                 claims.iter().for_each(|claim| self.apply_resource_claim(claim));
             }
             Event::Applied(claim) => self.apply_resource_claim(&claim),
-            Event::Gone(claim) => self.charge_claim(&claim.facts.uid, BTreeMap::new()),
+            Event::Gone(claim) => {
+                self.claims.asks.remove(&key(&claim.facts.namespace, &claim.facts.name));
+                self.charge_claim(&claim.facts.uid, BTreeMap::new());
+            }
         }
+    }
+
+    /// The largest share that these claims ask for and do not have yet. kube-scheduler counts the others too.
+    pub(crate) fn largest_ask(&self, namespace: &str, claims: &[&str]) -> Option<&ShareAsk> {
+        let memory = |ask: &&ShareAsk| ask.memory.map_or(u64::MAX, |memory| memory.0);
+        let asks = claims.iter().filter_map(|claim| self.claims.asks.get(&key(namespace, claim)));
+        asks.flatten().max_by_key(memory)
     }
 
     fn apply_resource_claim(&mut self, claim: &WatchedResourceClaim) {
@@ -41,23 +58,34 @@ impl Index {
             let (namespace, name) = (claim.facts.namespace.clone(), claim.facts.name.clone());
             self.notices.push(Notice::UnreadClaim { namespace, name, error: error.clone() });
         }
+        let key = key(&claim.facts.namespace, &claim.facts.name);
+        if claim.asks.is_empty() {
+            self.claims.asks.remove(&key);
+        } else {
+            self.claims.asks.insert(key, claim.asks.clone());
+        }
         self.charge_claim(&claim.facts.uid, on_nodes(claim));
     }
 
     /// Charges a claim on these nodes, and on no other.
     fn charge_claim(&mut self, uid: &ResourceClaimUid, on: BTreeMap<NodeName, ResourceClaim>) {
-        for node in self.claims.remove(uid).unwrap_or_default() {
+        for node in self.claims.charged.remove(uid).unwrap_or_default() {
             if !on.contains_key(&node) {
                 self.nodes.change_known(&node, |node| node.ledger.release_resource_claim(uid));
             }
         }
         if !on.is_empty() {
-            self.claims.insert(uid.clone(), on.keys().cloned().collect());
+            self.claims.charged.insert(uid.clone(), on.keys().cloned().collect());
         }
         for (node, claim) in on {
             self.nodes.change(&node, |node| node.ledger.set_resource_claim(claim));
         }
     }
+}
+
+/// The name of a claim among those of all namespaces.
+fn key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
 }
 
 /// What is allocated to a claim on each node. Of a claim that cannot be read, a device of no name: it may have more.
@@ -119,7 +147,7 @@ mod tests {
             node: None,
             allocated: (!devices.is_empty()).then_some(allocated),
         };
-        WatchedResourceClaim { facts, unreadable: None }
+        WatchedResourceClaim { facts, unreadable: None, asks: Vec::new() }
     }
 
     fn apply(view: &View, event: Event<WatchedResourceClaim>) {
@@ -152,7 +180,7 @@ mod tests {
         assert_eq!(free(&view, "m"), Some(16), "deallocated");
         apply(&view, Event::Gone(claim("d", &[("n", Some(2048))])));
         assert_eq!(free(&view, "n"), Some(16));
-        assert!(view.ask(|index| index.claims.is_empty()));
+        assert!(view.ask(|index| index.claims.charged.is_empty()));
     }
 
     #[test]

@@ -8,9 +8,11 @@ use serde_json::{Value, json};
 
 const DRIVER: &str = "gpu.plimsoll.dev";
 
-/// Either an error that names a field, or facts of bounded length.
+/// Either an error that names a field, or facts of bounded length; and shares that it asks for, if any.
 pub(crate) fn resource_claim(input: &[u8]) {
     let Ok(claim) = serde_json::from_slice::<ResourceClaim>(input) else { return };
+    let asks = claim.asks(DRIVER, "gpu-share.plimsoll.dev");
+    assert!(asks.len() <= 32 && asks.iter().all(|ask| (1..=32).contains(&ask.gpus)));
     let facts = match claim.facts(DRIVER) {
         Ok(facts) => facts,
         Err(error) => {

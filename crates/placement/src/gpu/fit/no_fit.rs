@@ -10,6 +10,8 @@ use crate::gpu::{Excess, FreeGpu, GpuFit, GpuRequest, GpuShare};
 pub enum NoFit {
     /// The node reports no GPUs.
     NoGpus,
+    /// The node offers no GPU to ResourceClaims.
+    NoShares,
     /// The pod accepts none of the node's GPUs.
     NotAccepted,
     /// The node cannot enforce the isolation that the pod requires.
@@ -49,6 +51,9 @@ impl NoFit {
             Self::NoGpus => {
                 reason!("node reports no GPUs: is gpushare-device-plugin running there?")
             }
+            Self::NoShares => reason!(
+                "node offers no GPU to ResourceClaims: it has none, all are closed, or they are given out by units"
+            ),
             Self::NotAccepted => reason!("node has no GPU of a model that the pod accepts"),
             Self::WeakIsolation => reason!(
                 "node cannot enforce the pod's gpu-isolation (for mps: no daemon runs, or the pod mounts a /dev/shm or has the host's IPC)"
@@ -90,6 +95,7 @@ impl NoFit {
         !matches!(
             self,
             Self::NoGpus
+                | Self::NoShares
                 | Self::NotAccepted
                 | Self::WeakIsolation
                 | Self::UnknownIsolation
@@ -103,6 +109,7 @@ impl NoFit {
     pub fn label(self) -> &'static str {
         match self {
             Self::NoGpus => "no cards reported",
+            Self::NoShares => "no GPU for claims",
             Self::NotAccepted => "no GPU of an accepted model",
             Self::WeakIsolation => "weaker isolation",
             Self::UnknownIsolation => "isolation not reported",
