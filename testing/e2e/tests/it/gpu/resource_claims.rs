@@ -17,6 +17,7 @@ use super::aliyun::RECOVERED;
 use super::forced_deletion::{
     NEXT, delete_by_force, ends_before_next, is_there, started_of, stubborn,
 };
+use super::gpus::closed;
 use crate::cluster::admission::token;
 use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::failures::chaos::setting;
@@ -41,6 +42,7 @@ pub(crate) const FACTS: &[Fact] = &[
         .takes(120)
         .smoke(),
     on_our_nodes("two_halves_on_each_gpu_at_once", halves).takes(25),
+    on_our_nodes("pods_with_claims_go_to_the_fullest_gpu_of_all_nodes", fullest).takes(30),
     on_our_nodes("a_forced_deletion_holds_the_memory_until_the_process_has_ended", forced)
         .takes(60),
     on_our_nodes("claims_survive_restarts_of_the_device_plugin_and_the_kubelet", restarts)
@@ -176,6 +178,31 @@ fn halves(env: &TestEnv) -> Result<()> {
         let by_gpu = audit_exactly(env, count)?;
         let full = by_gpu.values().filter(|mib| **mib == GPU_MIB).count();
         ensure!(full == usize::from(GPUS), "{by_gpu:?}");
+        Ok(())
+    })
+}
+
+/// Where kube-scheduler asks nobody, it takes the node with the fewest pods.
+fn fullest(env: &TestEnv) -> Result<()> {
+    let [first, last] = env.cluster()?.nodes() else { bail!("not two nodes") };
+    with(env, first, || {
+        set_by_claims(env, last, true)?;
+        closed(env, last, usize::from(GPUS))?;
+        let shares = [GPU_MIB - 4 * GIB, GIB].map(Share::of);
+        shares.iter().try_for_each(|share| share.create(env))?;
+        for host in [last, first] {
+            create(env, on_node(host, shares[0].pod("large")))?;
+            running(env, "large", START)?;
+            for n in 0..4 {
+                let name = format!("little-{n}");
+                create(env, shares[1].pod(&name))?;
+                let pod = running(env, &name, START)?;
+                ensure!(node(&pod) == Some(host.name()), "{name} is on {:?}", node(&pod));
+            }
+            let by_gpu = audit_exactly(env, 5)?;
+            ensure!(by_gpu.values().any(|mib| *mib == GPU_MIB), "{by_gpu:?}");
+            env.delete_all_pods()?;
+        }
         Ok(())
     })
 }
