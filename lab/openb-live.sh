@@ -5,7 +5,8 @@
 #
 # Usage: lab/openb-live.sh FOLDER NODES PODS [SEED [FLAG...]]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`. NODES and PODS
-# are files as of `openb`; FLAGs are the extender's.
+# are files as of `openb`; FLAGs are the extender's. With BY=claims pods ask by ResourceClaims, and the GPUs of a node are in the order of their
+# index, since there is no driver to sort them; with EXTENDER=none kube-scheduler asks nobody.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1 node_list=$2 pod_list=$3 seed=${4:-42} flags=("${@:5}")
@@ -14,8 +15,14 @@ cargo build --locked --release --package plimsoll-lab --package scheduler-extend
 ours=$(port) admin=$(port) metrics=$(port)
 lists=(--nodes "$node_list" --pods "$pod_list" --seeds "$seed")
 
-target/release/openb "${lists[@]}" --objects "$work"
+by_claims=()
+[ "${BY:-units}" = claims ] && by_claims=(--by-claims) && flags+=(--claims)
+target/release/openb "${lists[@]}" --objects "$work" "${by_claims[@]}"
 create "$work/nodes.json"
+if [ "${#by_claims[@]}" -gt 0 ]; then
+  create "$work/slices.json"
+  create "$work/claims.json"
+fi
 create "$work/pods.json"
 pods=$(wc -l <"$work/pods.json")
 start extender target/release/scheduler-extender --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" \
@@ -28,6 +35,7 @@ done
 sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
   -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
   deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
+[ "${EXTENDER:-}" = none ] && sed -i '/^extenders:/,/^[a-z]/{/^extenders:/d;/^[a-z]/!d}' "$work/scheduler.yaml"
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" --authorization-always-allow-paths=/metrics
 
 count() { # NAME LABEL: of one line of the scheduler's metrics
@@ -43,8 +51,8 @@ done
 sleep 5 # bindings under way
 
 # shellcheck disable=SC2016
-given='def units: if endswith("k") then rtrimstr("k") | tonumber * 1000 else tonumber end; [.items[] | select(.spec.nodeName) | .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // "0" | units] | add' # the API server writes 1000 as 1k
+given='def units: if endswith("k") then rtrimstr("k") | tonumber * 1000 else tonumber end; [.items[] | select(.spec.nodeName) | .metadata.labels.units // .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // "0" | units] | add' # the API server writes 1000 as 1k
 bound=$(ask "$url/api/v1/namespaces/default/pods" | jq "$given")
-capacity=$(jq -s '[.[].status.allocatable["aliyun.com/gpu-mem"] // 0 | tonumber] | add' "$work/nodes.json")
+capacity=$(jq -s '[.[].metadata.annotations["plimsoll.dev/gpu-cards"] // "[]" | fromjson[].units] | add' "$work/nodes.json")
 awk -v bound="$bound" -v capacity="$capacity" -v seed="$seed" 'BEGIN { printf "live, seed %d: %.2f%% of the GPUs are given out\n", seed, 100 * bound / capacity }'
-target/release/openb "${lists[@]}" --policy plimsoll,bestfit
+[ "${#by_claims[@]}" -gt 0 ] || target/release/openb "${lists[@]}" --policy plimsoll,bestfit

@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     for (variant, trace) in traces(&args)? {
         if let (Some(folder), Some(seed)) = (&args.objects, args.seeds.0.first()) {
-            let written = objects::write(&trace, *seed, folder);
+            let written = objects::write(&trace, *seed, args.by_claims, folder);
             written.with_context(|| format!("cannot write to {}", folder.display()))?;
             continue;
         }

@@ -28,6 +28,9 @@ pub struct Args {
     /// of Kubernetes to nodes.json and pods.json in this folder. See lab/openb-live.sh
     #[arg(long, value_name = "FOLDER")]
     pub objects: Option<PathBuf>,
+    /// The objects ask for GPUs by ResourceClaims: slices.json and claims.json too
+    #[arg(long, requires = "objects")]
+    pub by_claims: bool,
 }
 
 /// A policy.

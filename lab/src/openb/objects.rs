@@ -1,7 +1,8 @@
 //! A run of a trace as objects of Kubernetes, to try it on a real kube-scheduler: nodes, and pods in the order in which
 //! they arrive.
 //!
-//! A GPU has 1,000 units, so that a pod's thousandths are what it asks of `aliyun.com/gpu-mem`.
+//! A GPU has 1,000 units, so that a pod's thousandths are what it asks of `aliyun.com/gpu-mem`; by ResourceClaims, as
+//! much of a GPU's memory.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -17,22 +18,33 @@ use super::trace::{NodeKind, PodKind, Trace, WHOLE};
 
 /// The resource that GPU pods ask for.
 const UNITS: &str = "aliyun.com/gpu-mem";
+/// The driver of shares, and its DeviceClass.
+const DRIVER: &str = "gpu.plimsoll.dev";
+const CLASS: &str = "gpu-share.plimsoll.dev";
+/// The annotation of a node's GPUs.
+const GPUS: &str = "plimsoll.dev/gpu-cards";
 /// What the shipped policy reads.
 const METRICS: [&str; 2] = ["cpu_shared_busy_avg_5m", "mem_usage_avg_5m"];
 /// MiB of a GPU by its units: any memory will do.
 const UNIT_MIB: u32 = 16;
 
 /// Writes the nodes and the pods of `seed` that arrive until 100% of the GPUs have been asked for, as JSON objects one
-/// after the other, to `nodes.json` and `pods.json` in `folder`.
+/// after the other, to `nodes.json` and `pods.json` in `folder`. With `by_claims` GPUs are given out by ResourceClaims:
+/// `slices.json` has the nodes' ResourceSlices and the DeviceClass, `claims.json` a claim for each pod with GPUs.
 ///
 /// # Errors
 ///
 /// Where a file cannot be written.
-pub fn write(trace: &Trace, seed: u64, folder: &Path) -> io::Result<()> {
+pub fn write(trace: &Trace, seed: u64, by_claims: bool, folder: &Path) -> io::Result<()> {
     let nodes = node_order(trace, seed);
     let now = Timestamp::now();
     let nodes = nodes.iter().enumerate().map(|(at, of)| node(trace, at, &trace.nodes[*of], now));
-    write_all(&folder.join("nodes.json"), nodes)?;
+    let mut nodes: Vec<Value> = nodes.collect();
+    if by_claims {
+        let slices = nodes.iter_mut().filter_map(give_out_by_claims).collect::<Vec<_>>();
+        write_all(&folder.join("slices.json"), slices.into_iter().chain([device_class()]))?;
+    }
+    write_all(&folder.join("nodes.json"), nodes.into_iter())?;
     let mut left = trace.capacity();
     let kinds = arrivals(trace, seed).into_iter().map(|kind| &trace.kinds[kind]);
     let whole = kinds.take_while(|kind| {
@@ -40,7 +52,12 @@ pub fn write(trace: &Trace, seed: u64, folder: &Path) -> io::Result<()> {
         left = left.saturating_sub(kind.demand());
         fits
     });
-    write_all(&folder.join("pods.json"), whole.enumerate().map(|(at, kind)| pod(trace, at, kind)))
+    let mut pods: Vec<Value> = whole.enumerate().map(|(at, kind)| pod(trace, at, kind)).collect();
+    if by_claims {
+        let claims = pods.iter_mut().filter_map(ask_by_claim).collect::<Vec<_>>();
+        write_all(&folder.join("claims.json"), claims.into_iter())?;
+    }
+    write_all(&folder.join("pods.json"), pods.into_iter())
 }
 
 fn write_all(file: &Path, objects: impl Iterator<Item = Value>) -> io::Result<()> {
@@ -49,6 +66,71 @@ fn write_all(file: &Path, objects: impl Iterator<Item = Value>) -> io::Result<()
         writeln!(file, "{object}")?;
     }
     file.flush()
+}
+
+/// Has the node give out its GPUs by ResourceClaims. Returns its ResourceSlice, as the device plugin writes it; `None` for
+/// a node without GPUs.
+fn give_out_by_claims(node: &mut Value) -> Option<Value> {
+    let mut gpus: Value =
+        serde_json::from_str(node["metadata"]["annotations"][GPUS].as_str()?).ok()?;
+    let mut devices = Vec::new();
+    for gpu in gpus.as_array_mut()? {
+        gpu["closed"] = json!("claims");
+        let memory = format!("{}Mi", gpu["memoryMiB"]);
+        let policy = json!({"default": memory, "validRange": {"min": "1Mi", "step": "1Mi"}});
+        devices.push(json!({
+            "name": gpu["uuid"].as_str()?.to_lowercase(), "allowMultipleAllocations": true,
+            "attributes": {"model": {"string": gpu["model"]}},
+            "capacity": {"memory": {"value": memory, "requestPolicy": policy}},
+        }));
+    }
+    node["metadata"]["annotations"][GPUS] = json!(gpus.to_string());
+    for amounts in ["capacity", "allocatable"] {
+        node["status"][amounts].as_object_mut()?.remove(UNITS);
+    }
+    let name = &node["metadata"]["name"];
+    Some(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+        "spec": {
+            "driver": DRIVER, "nodeName": name, "devices": devices,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+        },
+    }))
+}
+
+fn device_class() -> Value {
+    let selector = format!("device.driver == '{DRIVER}'");
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
+        "spec": {"selectors": [{"cel": {"expression": selector}}]},
+    })
+}
+
+/// Has the pod ask by a ResourceClaim, which is returned, and say its units in a label; `None` for a pod without GPUs.
+fn ask_by_claim(pod: &mut Value) -> Option<Value> {
+    let resources = &mut pod["spec"]["containers"][0]["resources"];
+    let units = resources["limits"].as_object_mut()?.remove(UNITS)?;
+    resources["requests"].as_object_mut()?.remove(UNITS);
+    resources["claims"] = json!([{"name": "gpu"}]);
+    let (name, metadata) = (pod["metadata"]["name"].clone(), &mut pod["metadata"]);
+    metadata["labels"] = json!({ "units": units });
+    let annotations = std::mem::take(&mut metadata["annotations"]);
+    let text = |key: &str| annotations[format!("plimsoll.dev/{key}")].as_str();
+    let count: u32 = text("gpu-card-count").unwrap_or("1").parse().ok()?;
+    let mib = units.as_str()?.parse::<u32>().ok()? / count * UNIT_MIB;
+    let mut exactly = json!({
+        "deviceClassName": CLASS, "count": count, "capacity": {"requests": {"memory": format!("{mib}Mi")}},
+    });
+    if let Some(models) = text("gpu-model") {
+        let models: Vec<&str> = models.split(',').collect();
+        let expression = format!("device.attributes['{DRIVER}'].model in {}", json!(models));
+        exactly["selectors"] = json!([{"cel": {"expression": expression}}]);
+    }
+    pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": name}]);
+    Some(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }))
 }
 
 /// A reading of nothing in use, as the annotator writes it.
@@ -73,7 +155,7 @@ fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
         METRICS.map(|metric| (metric.to_owned(), json!(read_at(now)))).into_iter().collect();
     if kind.gpus > 0 {
         resources[UNITS] = json!((kind.gpus * WHOLE as usize).to_string());
-        annotations["plimsoll.dev/gpu-cards"] = json!(json!(gpus).to_string());
+        annotations[GPUS] = json!(json!(gpus).to_string());
     }
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -137,13 +219,43 @@ mod tests {
     }
 
     #[test]
+    fn by_claims_the_same_part_of_a_gpus_memory_is_asked_for() {
+        let nodes =
+            "cpu_milli,memory_mib,gpu,model\n8000,1024,2,T4\n8000,1024,2,P100\n8000,1024,0,\n";
+        let pods = "cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n500,64,2,1000,T4\n250,32,1,300,\n9,9,0,0,\n";
+        let trace = Trace::read(("nodes", nodes), ("pods", pods)).unwrap();
+        let of_pod = |at: usize| ask_by_claim(&mut pod(&trace, at, &trace.kinds[at]));
+        let exactly =
+            |at: usize| of_pod(at).unwrap()["spec"]["devices"]["requests"][0]["exactly"].take();
+        let two = exactly(0);
+        assert_eq!(
+            (&two["count"], &two["capacity"]["requests"]["memory"]),
+            (&json!(2), &json!("16000Mi"))
+        );
+        let of_models = &two["selectors"][0]["cel"]["expression"];
+        assert_eq!(of_models, "device.attributes['gpu.plimsoll.dev'].model in [\"T4\"]");
+        let part = exactly(1);
+        assert_eq!(
+            (&part["capacity"]["requests"]["memory"], &part["selectors"]),
+            (&json!("4800Mi"), &Value::Null)
+        );
+        assert_eq!(of_pod(2), None);
+        let slice =
+            |at| give_out_by_claims(&mut node(&trace, at, &trace.nodes[at], Timestamp::UNIX_EPOCH));
+        let device = slice(1).unwrap()["spec"]["devices"][1].take();
+        assert_eq!(device["name"], "gpu-00000001-0000-0000-0000-000000000001");
+        assert_eq!(device["capacity"]["memory"]["value"], "16000Mi");
+        assert_eq!(slice(2), None);
+    }
+
+    #[test]
     fn what_is_written_is_asked_for_by_no_more_than_the_gpus_there_are() {
         let nodes = "cpu_milli,memory_mib,gpu,model\n8000,1024,2,T4\n";
         let pods =
             "cpu_milli,memory_mib,num_gpu,gpu_milli\n500,64,1,900\n500,64,1,600\n500,64,1,500\n";
         let trace = Trace::read(("nodes", nodes), ("pods", pods)).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        write(&trace, 1, folder.path()).unwrap();
+        write(&trace, 1, false, folder.path()).unwrap();
         let text = fs::read_to_string(folder.path().join("pods.json")).unwrap();
         assert!((1..=3).contains(&text.lines().count()), "{text}");
         assert!(
