@@ -1,7 +1,7 @@
 //! A stand-in of the API server that makes objects as it is asked for them: 150,000 pods do not fit beside what is
 //! measured.
 //!
-//! Nodes and pods alone, listed in pages as the API server does it, and watches that tell of changed nodes.
+//! Nodes, pods and ResourceClaims alone, listed in pages as the API server does it, and watches that tell of changed nodes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -46,6 +46,7 @@ impl Api {
         let router = Router::new()
             .route("/api/v1/nodes", get(nodes))
             .route("/api/v1/pods", get(pods))
+            .route("/apis/resource.k8s.io/v1/resourceclaims", get(claims))
             .with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -102,6 +103,16 @@ async fn pods(State(served): State<Arc<Served>>, uri: Uri) -> Response {
     page("PodList", &uri, cluster.bound, |number| cluster.bound_pod(number))
 }
 
+async fn claims(State(served): State<Arc<Served>>, uri: Uri) -> Response {
+    let all = served.cluster.claims + 1;
+    if parameter(&uri, "watch").is_some() {
+        let unchanged = broadcast::Sender::new(1).subscribe();
+        return watch("ResourceClaim", all, served, Cluster::claim, unchanged);
+    }
+    let cluster = &served.cluster;
+    page("ResourceClaimList", &uri, all, |number| cluster.claim(number))
+}
+
 /// Part of a list: as many as `limit` says, from where `continue` says.
 fn page(kind: &str, uri: &Uri, all: usize, object: impl Fn(usize) -> Value) -> Response {
     let from = number(uri, "continue").unwrap_or(0);
@@ -109,8 +120,12 @@ fn page(kind: &str, uri: &Uri, all: usize, object: impl Fn(usize) -> Value) -> R
     let next = if end < all { end.to_string() } else { String::new() };
     let items: Vec<Value> = (from..end).map(object).collect();
     let metadata = json!({ "resourceVersion": "1", "continue": next });
-    Json(json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "items": items }))
+    Json(json!({ "apiVersion": version(kind), "kind": kind, "metadata": metadata, "items": items }))
         .into_response()
+}
+
+fn version(kind: &str) -> &'static str {
+    if kind.starts_with("ResourceClaim") { "resource.k8s.io/v1" } else { "v1" }
 }
 
 fn number(uri: &Uri, key: &str) -> Option<usize> {
@@ -140,7 +155,7 @@ fn watch(
         "resourceVersion": "1",
         "annotations": { "k8s.io/initial-events-end": "true" },
     });
-    let object = json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata });
+    let object = json!({ "apiVersion": version(kind), "kind": kind, "metadata": metadata });
     let end = json!({ "type": "BOOKMARK", "object": object });
     let lines = listed.chain([end]).map(move |event| {
         let line = format!("{event}\n");

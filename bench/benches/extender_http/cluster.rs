@@ -5,6 +5,7 @@ use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
 use serde_json::{Value, json};
 
+use crate::Args;
 use crate::client::request;
 
 /// Calls of a verb that are measured at once. Each is about another pod.
@@ -42,11 +43,18 @@ pub(super) struct Cluster {
     pub(super) bound: usize,
     /// Whether each node has GPUs, and every tenth pod holds a part of one.
     pub(super) gpu: bool,
+    /// ResourceClaims that hold a part of a GPU; where there are any, they have the GPUs.
+    pub(super) claims: usize,
     /// Images in each Node's status.
     pub(super) images: usize,
 }
 
 impl Cluster {
+    pub(super) fn new(args: &Args, nodes: usize, load: Load) -> Self {
+        let Args { pods: bound, gpu, claims, .. } = *args;
+        Self { nodes, load, bound, gpu, claims, images: 0 }
+    }
+
     /// A node with readings that are another in each `round`.
     pub(super) fn node(&self, number: usize, round: usize, now: Timestamp) -> Value {
         let codec = ReadingCodec::default();
@@ -56,10 +64,11 @@ impl Cluster {
             .label("topology.kubernetes.io/zone", "eu-central-1a")
             .annotation("cpu_shared_busy_avg_5m", reading(&codec, percent, now))
             .annotation("mem_usage_avg_5m", reading(&codec, (number * 11 + round) % 60, now));
-        let node = if self.gpu {
-            node.annotation("plimsoll.dev/gpu-cards", gpus(number).to_string())
-        } else {
-            node
+        let node = match (self.gpu, self.claims) {
+            (false, 0) => node,
+            (by_units, _) => {
+                node.annotation("plimsoll.dev/gpu-cards", gpus(number, !by_units).to_string())
+            }
         };
         let mut node = Value::from(node);
         node["metadata"]["resourceVersion"] = json!("1");
@@ -68,6 +77,38 @@ impl Cluster {
         }
         node["status"]["capacity"] = json!({ "cpu": "16", "memory": "65536Mi" });
         node
+    }
+
+    /// A claim: those that hold a part of a GPU, and then one that waits.
+    pub(super) fn claim(&self, number: usize) -> Value {
+        let memory = json!({ "memory": "1536Mi" });
+        let exactly = json!({ "deviceClassName": "gpu-share.plimsoll.dev", "allocationMode": "ExactCount", "count": 1,
+            "capacity": { "requests": memory } });
+        let node = number % self.nodes;
+        let device = uuid(node, number / self.nodes % GPUS).to_lowercase();
+        let result = json!({ "request": "gpu", "driver": "gpu.plimsoll.dev", "pool": name(node), "device": device,
+            "shareID": format!("6f9619ff-8b86-4011-b42d-{number:012x}"), "consumedCapacity": memory });
+        let uid = format!("6f9619ff-8b86-d011-b42d-{number:012x}");
+        let status = json!({
+            "allocation": { "devices": { "results": [result] } },
+            "reservedFor": [{ "resource": "pods", "name": format!("web-{number}"), "uid": uid }],
+        });
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": { "name": format!("web-{number}-gpu"), "namespace": "shop", "uid": uid, "resourceVersion": "1" },
+            "spec": { "devices": { "requests": [{ "name": "gpu", "exactly": exactly }] } },
+            "status": if number < self.claims { status } else { json!({}) },
+        })
+    }
+
+    /// A pod to be placed.
+    fn pod(&self, number: usize) -> Value {
+        let mut pod = pod(number, number, self.gpu);
+        if self.claims > 0 {
+            let claim = format!("web-{}-gpu", self.claims);
+            pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": claim }]);
+        }
+        pod
     }
 
     /// A pod that has been running for long.
@@ -97,15 +138,19 @@ fn reading(codec: &ReadingCodec, percent: usize, now: Timestamp) -> String {
     value.map(|value| codec.encode(&Reading::new(value, now))).unwrap_or_default()
 }
 
-fn gpus(node: usize) -> Value {
-    (0..GPUS).map(|index| reported_gpu(node, index)).collect()
+fn gpus(node: usize, by_claims: bool) -> Value {
+    (0..GPUS).map(|index| reported_gpu(node, index, by_claims)).collect()
 }
 
-fn reported_gpu(node: usize, index: usize) -> Value {
-    json!({
+fn reported_gpu(node: usize, index: usize, by_claims: bool) -> Value {
+    let mut gpu = json!({
         "uuid": uuid(node, index), "index": index, "model": "NVIDIA A10", "memoryMiB": 16384,
         "units": 16, "healthy": true, "pods": {},
-    })
+    });
+    if by_claims {
+        gpu["closed"] = json!("claims");
+    }
+    gpu
 }
 
 fn uuid(node: usize, index: usize) -> String {
@@ -160,7 +205,7 @@ pub(super) fn requests(path: &str, cluster: &Cluster, order: Order) -> Vec<Vec<u
     (0..CALLS)
         .map(|number| {
             let names = in_order(cluster.nodes, order, &mut random);
-            request_for(path, &pod(number, number, cluster.gpu), names)
+            request_for(path, &cluster.pod(number), names)
         })
         .collect()
 }

@@ -33,8 +33,7 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
         "| nodes | pod | bytes | load's Filter, ms | GPUs' Filter, ms | both, CPU, ms |\n|---|---|---|---|---|---|"
     );
     for nodes in &args.nodes {
-        let cluster =
-            Cluster { nodes: *nodes, load: Load::Low, bound: args.pods, gpu: true, images: 0 };
+        let cluster = Cluster { gpu: true, ..Cluster::new(args, *nodes, Load::Low) };
         let extender = Measured::start(&runtime, args, cluster)?;
         let mut client = Client::new(extender.server.address)?;
         let small: Vec<_> = (0..64).map(|number| requests_of_try(&cluster, number)).collect();

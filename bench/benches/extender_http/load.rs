@@ -35,7 +35,7 @@ impl Measured {
         let policy = files.path().join("policy");
         api.write_kubeconfig(&kubeconfig)?;
         fs::write(&policy, POLICY)?;
-        let server = Server::extender(args.extender.as_deref(), &kubeconfig, &policy)?;
+        let server = Server::extender(args, &kubeconfig, &policy)?;
         // What reading the cluster took is given back, or not.
         server.settle()?;
         Ok(Self { server, api, _files: files })
@@ -48,8 +48,7 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     for nodes in &args.nodes {
         let clusters: &[Load] = if args.all { &[Load::Low, Load::ThirdOver] } else { &[Load::Low] };
         for load in clusters {
-            let cluster =
-                Cluster { nodes: *nodes, load: *load, bound: args.pods, gpu: args.gpu, images: 0 };
+            let cluster = Cluster::new(args, *nodes, *load);
             let extender = Measured::start(&runtime, args, cluster)?;
             let rejects = args.echo_rejects && *load == Load::ThirdOver;
             let servers = [&extender.server, &Server::echo(rejects)?];

@@ -43,6 +43,9 @@ struct Args {
     /// Give each node GPUs, let every tenth pod hold a part of one, and ask about pods that want a part.
     #[arg(long)]
     gpu: bool,
+    /// Have so many ResourceClaims hold parts of the GPUs, and ask about pods that want a part by one.
+    #[arg(long, default_value_t = 0, conflicts_with = "gpu")]
+    claims: usize,
     /// Where nodes are over a limit, have the echo answer reasons too, and so as many bytes as the extender.
     #[arg(long)]
     echo_rejects: bool,

@@ -14,10 +14,11 @@ const BETWEEN_CHANGES: usize = 16;
 
 pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    println!("| nodes | pods | GPU | when | VmRSS, KiB | VmHWM, KiB |\n|---|---|---|---|---|---|");
+    println!(
+        "| nodes | pods | claims | GPU | when | VmRSS, KiB | VmHWM, KiB |\n|---|---|---|---|---|---|---|"
+    );
     for nodes in &args.nodes {
-        let cluster =
-            Cluster { nodes: *nodes, load: Load::Low, bound: args.pods, gpu: args.gpu, images: 0 };
+        let cluster = Cluster::new(args, *nodes, Load::Low);
         let extender = Measured::start(&runtime, args, cluster)?;
         print(&extender, &cluster, "the cluster is read")?;
         let mut client = Client::new(extender.server.address)?;
@@ -41,8 +42,8 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
 }
 
 fn print(extender: &Measured, cluster: &Cluster, when: &str) -> anyhow::Result<()> {
-    let Cluster { nodes, bound, gpu, .. } = cluster;
+    let Cluster { nodes, bound, claims, gpu, .. } = cluster;
     let [rss, most] = extender.server.memory()?;
-    println!("| {nodes} | {bound} | {gpu} | {when} | {rss} | {most} |");
+    println!("| {nodes} | {bound} | {claims} | {gpu} | {when} | {rss} | {most} |");
     Ok(())
 }

@@ -48,14 +48,15 @@ impl Server {
         Ok(Self { child, address: line.trim().parse()?, admin: None })
     }
 
-    /// Returns once the extender has read the whole cluster. `program` stands for this program in the extender's role.
+    /// Returns once the extender has read the whole cluster.
     pub(super) fn extender(
-        program: Option<&Path>,
+        args: &crate::Args,
         kubeconfig: &Path,
         policy: &Path,
     ) -> anyhow::Result<Self> {
         let address = free()?;
         let admin = free()?;
+        let program = args.extender.as_deref();
         let mut command = match program {
             Some(program) => Command::new(program),
             None => Command::new(std::env::current_exe()?),
@@ -63,6 +64,7 @@ impl Server {
         let child = command
             .args(program.is_none().then_some("extender"))
             .args(["--log-level", "error"])
+            .args((args.claims > 0).then_some("--claims"))
             .args(["--listen-address", &address.to_string()])
             .args(["--admin-address", &admin.to_string()])
             .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])

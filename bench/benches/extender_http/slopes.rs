@@ -34,7 +34,7 @@ fn measure_size(
 ) -> anyhow::Result<()> {
     let with_pods = nodes * PODS_A_NODE;
     for bound in [0, with_pods] {
-        let cluster = Cluster { nodes, load: Load::Low, bound, gpu: args.gpu, images: IMAGES };
+        let cluster = Cluster { bound, images: IMAGES, ..Cluster::new(args, nodes, Load::Low) };
         let extender = Measured::start(runtime, args, cluster)?;
         let [rss, _] = extender.server.memory()?;
         let memory = rss as f64 / 1024.0;

@@ -20,8 +20,7 @@ pub(super) fn measure(args: &Args) -> anyhow::Result<()> {
         "| nodes | GPU | answer | bytes | with gzip | ms | extender's CPU, ms |\n|---|---|---|---|---|---|---|"
     );
     for nodes in &args.nodes {
-        let cluster =
-            Cluster { nodes: *nodes, load: Load::Low, bound: args.pods, gpu: args.gpu, images: 0 };
+        let cluster = Cluster::new(args, *nodes, Load::Low);
         let extender = Measured::start(&runtime, args, cluster)?;
         let mut page = Page { extender: &extender, cluster: &cluster };
         let version = page.print("/v1/state, the first", "/v1/state")?;
