@@ -155,9 +155,9 @@ pub struct Args {
     #[arg(long, env = "PLIMSOLL_EVICT_OUTSIDE_MPS")]
     pub evict_outside_mps: bool,
 
-    /// Count the ResourceClaims of the device plugin's driver (its flag --claims) among what is held of GPUs, and decide
-    /// about their pods by GPUs too. Needs the right to list and watch `resourceclaims`, which Kubernetes has from 1.34
-    /// on.
+    /// Count the ResourceClaims of the device plugin's driver (its flag --claims) among what is held of GPUs, and
+    /// decide about their pods by GPUs too. Needs the right to list and watch `resourceclaims`, which Kubernetes has
+    /// from 1.34 on.
     #[arg(long, env = "PLIMSOLL_CLAIMS")]
     pub claims: bool,
 

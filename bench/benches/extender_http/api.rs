@@ -1,7 +1,8 @@
 //! A stand-in of the API server that makes objects as it is asked for them: 150,000 pods do not fit beside what is
 //! measured.
 //!
-//! Nodes, pods and ResourceClaims alone, listed in pages as the API server does it, and watches that tell of changed nodes.
+//! Nodes, pods and ResourceClaims alone, listed in pages as the API server does it, and watches that tell of changed
+//! nodes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -68,8 +68,8 @@ fn write_all(file: &Path, objects: impl Iterator<Item = Value>) -> io::Result<()
     file.flush()
 }
 
-/// Has the node give out its GPUs by ResourceClaims. Returns its ResourceSlice, as the device plugin writes it; `None` for
-/// a node without GPUs.
+/// Has the node give out its GPUs by ResourceClaims. Returns its ResourceSlice, as the device plugin writes it; `None`
+/// for a node without GPUs.
 fn give_out_by_claims(node: &mut Value) -> Option<Value> {
     let mut gpus: Value =
         serde_json::from_str(node["metadata"]["annotations"][GPUS].as_str()?).ok()?;

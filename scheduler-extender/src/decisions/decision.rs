@@ -46,8 +46,8 @@ pub struct Decision {
 pub enum ByClaims {
     /// Every one.
     All,
-    /// Those that kube-scheduler does not know. By ResourceSlices it knows what a GPU has and whether it takes claims; not
-    /// which processes of deleted pods are left, nor what the node can limit.
+    /// Those that kube-scheduler does not know. By ResourceSlices it knows what a GPU has and whether it takes claims;
+    /// not which processes of deleted pods are left, nor what the node can limit.
     BesideSlices,
     /// As before, where such processes are on every node: they end without an event that would make kube-scheduler try
     /// again, and the driver waits for that.

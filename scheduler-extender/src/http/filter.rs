@@ -20,8 +20,8 @@ const BY_GPUS: &str = "gpushare-scheduler/filter";
 
 const FREE_IN_SECONDS: &str = placement::reason!("GPU memory of a deleted pod is free in seconds");
 
-/// Rejects overloaded nodes, those that are for other namespaces, and, for a pod with ResourceClaims, those without a GPU
-/// for it.
+/// Rejects overloaded nodes, those that are for other namespaces, and, for a pod with ResourceClaims, those without a
+/// GPU for it.
 pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     if let Some((fault, names)) = decider.read_beside_large_pod(body) {
         return reject_all(decider, BY_LOAD, &names, "large pod", fault.reason());

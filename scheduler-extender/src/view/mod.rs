@@ -137,8 +137,8 @@ impl View {
         self.ask(|index| index.waits_for_deleted(pod, request))
     }
 
-    /// What the pod's ResourceClaims ask for and do not have yet: the largest share; `None` where they ask for none that
-    /// can be counted. Takes the lock only for a pod with claims.
+    /// What the pod's ResourceClaims ask for and do not have yet: the largest share; `None` where they ask for none
+    /// that can be counted. Takes the lock only for a pod with claims.
     #[must_use]
     pub fn claim_request(&self, pod: &Pod) -> Option<GpuRequest> {
         self.claims.as_ref().filter(|_| pod.has_resource_claims())?;
