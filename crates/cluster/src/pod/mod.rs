@@ -429,9 +429,12 @@ impl Pod {
     /// The names of its ResourceClaims, which are in its namespace. One that is still to be made of a template is not
     /// among them.
     pub fn resource_claims(&self) -> Vec<&str> {
-        let statuses = self.status.resource_claim_statuses.iter();
-        let made: HashMap<&str, &str> =
-            statuses.map(|made| (&*made.name, &*made.resource_claim_name)).collect();
+        let mut made: HashMap<&str, &str> = HashMap::new();
+        for PodResourceClaim { name, resource_claim_name, .. } in
+            &self.status.resource_claim_statuses
+        {
+            made.insert(name, resource_claim_name);
+        }
         let mut names = Vec::new();
         for entry in &self.spec.resource_claims {
             let of_template = made.get(&*entry.name).copied().unwrap_or_default();

@@ -8,8 +8,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use super::entry::{Entry, Reservation, Stage, record};
+use super::for_claims::accounts_in_mib;
 use super::node_gpus::PodStates;
-use super::resource_claim::accounts_in_mib;
 use super::{
     Account, Basis, Charge, ChoiceRule, Claim, FreeGpu, Gpu, GpuRequest, GpuShare, GpuShares,
     NoFit, NodeGpus, PodIsolation, ResourceClaim, Sharers,

@@ -20,6 +20,7 @@ mod device;
 mod entry;
 mod filter;
 mod fit;
+mod for_claims;
 pub mod fragmentation;
 mod free_gpu;
 mod isolation;

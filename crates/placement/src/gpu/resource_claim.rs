@@ -3,8 +3,8 @@
 //! Invariant: what is missing or unknown never counts as zero. Without memory a device takes the whole GPU, and a
 //! device that is none of the reported GPUs takes each GPU of the node on which the claim has no other device.
 
-use super::{Account, Basis, Charge, Closed, FreeGpu, Gpu, GpuIsolation, GpuShare};
-use crate::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid, Units};
+use super::{Gpu, GpuShare};
+use crate::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid};
 
 /// The devices on one node that a ResourceClaim has.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,46 +30,6 @@ pub struct ClaimedDevice {
     pub memory: Option<MiB>,
     /// Percent of the compute that is set aside; `None` where the allocation does not say.
     pub cores: Option<Cores>,
-}
-
-/// The accounts of a node whose GPUs are given out by ResourceClaims, as claims find them: in MiB in place of units, of
-/// which a claim may take a part. `None` for a node whose GPUs are given out by units.
-pub(super) fn accounts_in_mib(gpus: &[Gpu], accounts: &[Account]) -> Option<Vec<Account>> {
-    let by_units = gpus.iter().any(|gpu| gpu.closed.is_none());
-    if by_units || !gpus.iter().any(|gpu| gpu.closed == Some(Closed::Claims)) {
-        return None;
-    }
-    Some(gpus.iter().zip(accounts).map(|(gpu, account)| in_mib(gpu, account)).collect())
-}
-
-fn in_mib(gpu: &Gpu, account: &Account) -> Account {
-    let whole = units_in_mib(gpu.memory.0);
-    let mut charges = Vec::with_capacity(account.charges.len());
-    for charge in &account.charges {
-        // As for kube-scheduler: what a claim has of a GPU that is not reported, it has of no other, and what is in use
-        // beyond claims takes no claim's room.
-        let has_names = |claim: &ResourceClaim| claim.devices.iter().all(|it| !it.name.is_empty());
-        let is_elsewhere =
-            charge.basis == Basis::UnknownPlace && charge.claim.as_deref().is_some_and(has_names);
-        if is_elsewhere || charge.basis == Basis::Unmanaged {
-            continue;
-        }
-        let claimed = charge.claim.as_ref().and_then(|claim| claim.memory_on(&gpu.uuid));
-        let units = match claimed {
-            Some(memory) => units_in_mib(memory.0),
-            None if charge.units >= gpu.units => whole,
-            None => units_in_mib(u64::from(charge.units.0).saturating_mul(gpu.unit())),
-        };
-        charges.push(Charge { units, ..charge.clone() });
-    }
-    let closed = gpu.closed.filter(|why| *why != Closed::Claims);
-    // How many clients of MPS it serves more, the driver counts by claim and says in its ResourceSlice.
-    let isolation = GpuIsolation { mps_clients: None, ..gpu.isolation };
-    Account::new(&FreeGpu { units: whole, closed, isolation, ..account.gpu.clone() }, charges)
-}
-
-fn units_in_mib(mib: u64) -> Units {
-    Units(u32::try_from(mib).unwrap_or(u32::MAX))
 }
 
 impl ResourceClaim {

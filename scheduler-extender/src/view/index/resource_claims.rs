@@ -48,8 +48,8 @@ impl Index {
     /// The largest share that these claims ask for and do not have yet. kube-scheduler counts the others too.
     pub(crate) fn largest_ask(&self, namespace: &str, claims: &[&str]) -> Option<&ShareAsk> {
         let memory = |ask: &&ShareAsk| ask.memory.map_or(u64::MAX, |memory| memory.0);
-        let asks = claims.iter().filter_map(|claim| self.claims.asks.get(&key(namespace, claim)));
-        asks.flatten().max_by_key(memory)
+        let of = |claim: &&str| self.claims.asks.get(&key(namespace, claim));
+        claims.iter().filter_map(of).flatten().max_by_key(memory)
     }
 
     fn apply_resource_claim(&mut self, claim: &WatchedResourceClaim) {
