@@ -65,7 +65,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     for (position, verdict) in verdicts.each.iter().enumerate() {
         if let (Some(label), Some(reason)) = (verdict.label(), verdict.reason()) {
             rejections.add(position, label, reason);
-        } else if let Some(why) = decision.no_fit(position).filter(|_| decision.by_claims.is_some())
+        } else if decision.by_claims.is_some()
+            && let Some(why) = decision.no_fit(position)
         {
             rejections.add(position, why.label(), why.reason());
         }

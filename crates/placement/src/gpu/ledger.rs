@@ -377,7 +377,7 @@ impl NodeLedger {
         let mut charges = Vec::new();
         for (pod, units) in &gpu.pods {
             // A claim ends that Kubernetes has not deallocated yet: it is reported under its UID.
-            let is_claim = self.claims.contains_key(&ResourceClaimUid::from(pod.as_str()));
+            let is_claim = self.claims.contains_key(pod.as_str());
             if units.is_zero() || is_claim || self.entries.contains_key(pod) {
                 continue;
             }
