@@ -137,8 +137,9 @@ pub struct Args {
     pub learned_use_url: Option<annotator_client::Url>,
 
     /// Evict pods for a GPU pod that waits because nodes have enough GPU memory in all, but not on one GPU:
-    /// kube-scheduler's own preemption does nothing then. Only pods of lower priority, through the Eviction API, so
-    /// that PodDisruptionBudgets hold. Needs the right to create `pods/eviction`.
+    /// kube-scheduler's own preemption does nothing then. With `--claims`, also for one whose ResourceClaim finds no
+    /// room. Only pods of lower priority, through the Eviction API, so that PodDisruptionBudgets hold. Needs the right
+    /// to create `pods/eviction`.
     #[arg(long = "evict-for-cards", env = "PLIMSOLL_EVICT_FOR_CARDS")]
     pub evict_for_gpus: bool,
 

@@ -42,8 +42,8 @@ pub struct Occupants {
     /// What the pod lacks of each resource but GPU memory.
     pub shortfall: Shortfall,
     covering: BTreeMap<PodUid, Vec<Covering>>,
-    /// Whether the pod may not be placed on the node: it is cordoned, has a taint that the pod does not tolerate, or is
-    /// one of which not everything can be read.
+    /// Whether the pod may not be placed on the node: its rules do not allow it, as where it is cordoned, or not
+    /// everything of the node can be read.
     pub keeps_out: bool,
 }
 
@@ -88,9 +88,9 @@ impl NodePods<'_> {
         self.room.standing.iter().filter_map(|pod| Some(pod.labelled.as_ref()?.namespace.as_str()))
     }
 
-    /// The pods that could be preempted, and what has to be freed.
-    pub fn occupants(self, budgets: &Budgets) -> Occupants {
-        self.room.occupants(&self.node, budgets)
+    /// The pods that could be preempted, and what has to be freed. The pod may be placed by `rules`.
+    pub fn occupants(self, budgets: &Budgets, rules: &NodeRules) -> Occupants {
+        self.room.occupants(&self.node, budgets, rules)
     }
 }
 
@@ -171,13 +171,9 @@ impl<'p> Room<'p> {
         shortfall
     }
 
-    fn occupants(self, node: &Node, budgets: &Budgets) -> Occupants {
+    fn occupants(self, node: &Node, budgets: &Budgets, rules: &NodeRules) -> Occupants {
         let shortfall = self.shortfall(node);
-        // kube-scheduler has looked at its other rules.
-        let tolerations = self.pod.tolerations().to_vec();
-        let rules = NodeRules { tolerations, ..NodeRules::default() };
-        let keeps_out =
-            self.has_unread_pod || !node.is_whole() || rules.untolerated(&node.traits()).is_some();
+        let keeps_out = self.has_unread_pod || !node.is_whole() || !rules.allow(&node.traits());
         let mut lower = self.standing;
         lower.retain(|other| other.labelled.is_some());
         // As kube-scheduler does: the most important pods use a budget up first.
@@ -239,7 +235,7 @@ mod tests {
     fn of(new: &Pod, names: &Names, node: &Node, pods: &[Pod], budgets: &[Value]) -> Occupants {
         let mut room = Room::new(new, names);
         pods.iter().for_each(|pod| room.add(pod));
-        room.occupants(node, &Budgets::of_objects("ml", budgets))
+        room.occupants(node, &Budgets::of_objects("ml", budgets), &NodeRules::default())
     }
 
     fn seen(budgets: &[Value]) -> Occupants {

@@ -17,7 +17,7 @@ use crate::answer::object;
 use crate::call::{CallError, within};
 use crate::meta::{Meta, resource};
 use crate::quantity::Quantity;
-use crate::share_ask::{ShareAsk, share_asks};
+use crate::share_ask::{ShareAsk, is_one_share, share_asks};
 
 /// Devices and configurations that are read of one claim, each. The API server takes 32 devices and 64 configurations.
 const MAX_ITEMS: usize = 128;
@@ -114,6 +114,10 @@ pub struct WatchedResourceClaim {
     pub unreadable: Option<String>,
     /// [`ResourceClaim::asks`].
     pub asks: Vec<ShareAsk>,
+    /// Whether it asks for one share of any GPU and for nothing else.
+    pub is_one_share: bool,
+    /// Whether it is reserved for the pods of the facts and for nothing else.
+    pub is_for_pods_alone: bool,
 }
 
 /// Why a ResourceClaim cannot be read.
@@ -176,7 +180,11 @@ impl ResourceClaim {
         let mut faults = Faults::default();
         let facts = self.read(driver, &mut faults);
         let unreadable = faults.0.map(|Fault { field, why }| format!("{field}: {why}"));
-        WatchedResourceClaim { facts, unreadable, asks: self.asks(driver, class) }
+        let asks = self.asks(driver, class);
+        let is_one_share = is_one_share(&self.spec, &asks);
+        let users = items(&self.status, "/reservedFor").count();
+        let is_for_pods_alone = users == facts.reserved_for.len();
+        WatchedResourceClaim { facts, unreadable, asks, is_one_share, is_for_pods_alone }
     }
 
     /// What it asks for of `driver`, whose DeviceClass is `class`; nothing once anything is allocated to it.

@@ -42,6 +42,20 @@ pub(crate) fn share_asks(spec: &Value, driver: &str, class: &str) -> Vec<ShareAs
     asks
 }
 
+/// Whether the `spec` asks for the share of [`share_asks`] and nothing else: for no second request, no other capacity,
+/// and no certain devices.
+pub(crate) fn is_one_share(spec: &Value, asks: &[ShareAsk]) -> bool {
+    let devices = &spec["devices"];
+    let exactly = &devices["requests"][0]["exactly"];
+    let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+    let is_counted = |name: &String| name == "memory" || name == "cores";
+    asks.len() == 1
+        && items(&devices["requests"]).count() == 1
+        && exactly["capacity"]["requests"].as_object().is_none_or(|it| it.keys().all(is_counted))
+        && is_empty(&exactly["selectors"])
+        && is_empty(&devices["constraints"])
+}
+
 fn share_ask(exactly: &Value, isolation: Isolation) -> Option<ShareAsk> {
     let is_exact = exactly["allocationMode"].is_null() || exactly["allocationMode"] == "ExactCount";
     let count = &exactly["count"];
@@ -143,6 +157,35 @@ mod tests {
         {
             assert_eq!(share_asks(&spec, "gpu.plimsoll.dev", "gpu-share.plimsoll.dev"), []);
         }
+    }
+
+    #[test]
+    fn only_what_asks_for_one_share_of_any_gpu_is_one_share() {
+        let is_one = |spec: &Value| {
+            let asks = share_asks(spec, "gpu.plimsoll.dev", "gpu-share.plimsoll.dev");
+            is_one_share(spec, &asks)
+        };
+        let of = |fields: &Value| json!({"devices": {"requests": [{"name": "gpu", "exactly": exactly(fields)}]}});
+        for fields in [
+            json!({}),
+            json!({"count": 2, "selectors": []}),
+            json!({"capacity": {"requests": {"memory": "4Gi", "cores": "30"}}}),
+        ] {
+            assert!(is_one(&of(&fields)), "{fields}");
+        }
+        for fields in [
+            json!({"selectors": [{"cel": {"expression": "false"}}]}),
+            json!({"capacity": {"requests": {"memory": "4Gi", "other": "1"}}}),
+            json!({"allocationMode": "All"}),
+        ] {
+            assert!(!is_one(&of(&fields)), "{fields}");
+        }
+        let mut constrained = of(&json!({"count": 2}));
+        constrained["devices"]["constraints"] = json!([{"matchAttribute": "example.com/a"}]);
+        let mut second = of(&json!({}));
+        let nic = json!({"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}});
+        second["devices"]["requests"].as_array_mut().unwrap().push(nic);
+        assert!(!is_one(&constrained) && !is_one(&second) && !is_one(&Value::Null));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use cluster::{Budgets, Client, Pod, ServicePort};
 use placement::names::Names;
+use placement::node_rules::NodeRules;
 use placement::resources::Amounts;
 use serde_json::{Value, json};
 
@@ -185,7 +186,7 @@ async fn whatever_others_write_a_list_costs_little_memory_and_has_an_end() {
     })
     .await;
     let began = Instant::now();
-    let occupants = pods.occupants(&budgets);
+    let occupants = pods.occupants(&budgets, &NodeRules::default());
     eprintln!("110 pods under these budgets: {:?}", began.elapsed());
     // Each budget allows one eviction. The last object of the list is a pod of no namespace, whose budgets are not
     // known.

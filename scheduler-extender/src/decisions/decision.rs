@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cluster::GpuRequestError;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::{Cost, Measure};
-use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeGpus};
+use placement::gpu::{ChoiceRule, GivenOut, GpuRequest, NoFit, NodeGpus};
 use placement::load::{NodeLoad, RecentPods, ResolvedPolicy};
 use placement::names::ZONE_LABEL;
 use placement::units::{NodeName, PodUid};
@@ -49,19 +49,20 @@ pub enum ByClaims {
     /// Those that kube-scheduler does not know. By ResourceSlices it knows what a GPU has and whether it takes claims;
     /// not which processes of deleted pods are left, nor what the node can limit.
     BesideSlices,
-    /// As before, where such processes are on every node: they end without an event that would make kube-scheduler try
-    /// again, and the driver waits for that.
-    Isolation,
+    /// What the node cannot limit, and GPUs that are kept for others, where such processes are on every node: they end
+    /// without an event that would make kube-scheduler try again, and the driver waits for that.
+    BesideProcesses,
 }
 
 impl ByClaims {
-    fn counts(self, why: NoFit) -> bool {
-        match (self, why) {
-            (Self::All, _) | (_, NoFit::WeakIsolation) => true,
-            (Self::Isolation, _) => false,
-            (Self::BesideSlices, why) => {
-                matches!(why, NoFit::NoRoom | NoFit::NoCores | NoFit::TooFewGpus | NoFit::InUse)
-            }
+    fn counts(self, why: NoFit, keeps_some: bool) -> bool {
+        let is_room =
+            matches!(why, NoFit::NoRoom | NoFit::NoCores | NoFit::TooFewGpus | NoFit::InUse);
+        match self {
+            _ if why == NoFit::WeakIsolation => true,
+            Self::All => true,
+            Self::BesideSlices => is_room,
+            Self::BesideProcesses => is_room && keeps_some,
         }
     }
 }
@@ -94,10 +95,10 @@ impl Decision {
         Self { fault, ..self }
     }
 
-    /// The same decision with the request of the pod's ResourceClaims. By cost only units are compared.
+    /// The same decision with the request of the pod's ResourceClaims.
     #[must_use]
     pub fn with_claims(self, request: GpuRequest) -> Self {
-        let rule = ChoiceRule { measure: None, ..self.rule };
+        let rule = self.snapshot.choice_rule_of(GivenOut::Claims);
         Self { request: Some(request), by_claims: Some(ByClaims::All), rule, ..self }
     }
 
@@ -107,7 +108,8 @@ impl Decision {
         if self.by_claims.is_some() {
             self.by_claims = Some(ByClaims::BesideSlices);
             let has_room = (0..self.len()).any(|position| self.no_fit(position).is_none());
-            self.by_claims = self.by_claims.filter(|_| has_room).or(Some(ByClaims::Isolation));
+            self.by_claims =
+                self.by_claims.filter(|_| has_room).or(Some(ByClaims::BesideProcesses));
         }
         self
     }
@@ -172,7 +174,7 @@ impl Decision {
     /// The GPUs of the node at a position, as the pod finds them; `None` for a node without GPUs for it.
     pub(super) fn gpus(&self, position: usize) -> Option<&NodeGpus> {
         let gpus = self.snapshot.at(self.nodes.places()[position]?).gpus.as_deref()?;
-        if self.by_claims.is_some() { gpus.for_claims() } else { Some(gpus) }
+        self.request.as_ref().map_or(Some(gpus), |request| gpus.found_by(request))
     }
 
     /// The zone of the node at a position, where its labels have one.
@@ -181,10 +183,16 @@ impl Decision {
         load.labels.get(ZONE_LABEL).map(|zone| &**zone)
     }
 
-    /// What the CPU that the pod takes costs the GPUs of the node at a position; 0 for a node without GPUs.
-    pub(super) fn cost_to_gpus(&self, position: usize, measure: &Measure) -> Cost {
-        let gpus = self.gpus(position);
-        gpus.map_or(Cost(0), |gpus| gpus.cost_of_cpu(self.pod.cpu, measure))
+    /// What the CPU that the pod takes costs the GPUs of the node at a position, by the rules for pods without GPUs, as
+    /// in [`GivenOut::BOTH`]; 0 for a node without GPUs, or where fragmentation is not measured.
+    pub(super) fn cost_to_gpus(&self, position: usize, measures: [Option<&Measure>; 2]) -> Cost {
+        let Some(gpus) = self.gpus(position) else { return Cost(0) };
+        for (way, measure) in GivenOut::BOTH.into_iter().zip(measures) {
+            if let (Some(gpus), Some(measure)) = (gpus.if_given_out(way), measure) {
+                return gpus.cost_of_cpu(self.pod.cpu, measure);
+            }
+        }
+        Cost(0)
     }
 
     /// The order of the names of the nodes at two positions.
@@ -207,7 +215,8 @@ impl Decision {
         match self.by_claims {
             None => why.unwrap_or(Some(NoFit::NoGpus)),
             Some(counted) => {
-                why.unwrap_or(Some(NoFit::NoShares)).filter(|why| counted.counts(*why))
+                let keeps_some = gpus.is_some_and(|gpus| gpus.keeps_from(&self.pod.uid, request));
+                why.unwrap_or(Some(NoFit::NoShares)).filter(|why| counted.counts(*why, keeps_some))
             }
         }
     }

@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 use std::iter::zip;
 
 use placement::gpu::fragmentation::Cost;
-use placement::gpu::{GpuRequest, NoFit, score_less_gpu_cost, scores};
+use placement::gpu::{ChoiceRule, GivenOut, GpuRequest, NoFit, score_less_gpu_cost, scores};
 use placement::load::{
     Evaluation, NodeLoad, PodKind, PodToPlace, PreparedNodes, ResolvedPolicy, Score, Verdict,
     pass_over_limits, typical_load,
@@ -234,10 +234,14 @@ impl<'d> Evaluator<'d> {
         if decision.request.is_some() {
             return None;
         }
-        let measure = decision.rule.for_plain_pods()?;
+        let rules = GivenOut::BOTH.map(|way| decision.snapshot().choice_rule_of(way));
+        let measures = rules.each_ref().map(ChoiceRule::for_plain_pods);
+        if measures == [None, None] {
+            return None;
+        }
         let mut costs = Vec::with_capacity(decision.len());
         for position in 0..decision.len() {
-            costs.push(decision.cost_to_gpus(position, measure));
+            costs.push(decision.cost_to_gpus(position, measures));
         }
         // Mostly no node has a cost. What is not asked about then takes no time.
         if costs.iter().all(|cost| *cost == Cost(0)) {
@@ -258,7 +262,7 @@ impl<'d> Evaluator<'d> {
     /// The rating of each node by its GPUs, or why none fit; `None` for a node without GPUs.
     fn ratings(&self, request: &GpuRequest) -> Vec<Option<Rated>> {
         let Decision { pod, rule, .. } = self.decision;
-        if let Some(Ready { prepared, ratings }) = self.rated() {
+        if let Some(Ready { prepared, ratings }) = self.ready {
             let at = (&**self.decision.snapshot(), prepared);
             return ratings.rate(at, &pod.uid, (request, rule), self.decision.nodes().places());
         }
@@ -275,7 +279,8 @@ impl<'d> Evaluator<'d> {
         let decision = self.decision;
         let Some(request) = &decision.request else { return vec![None; decision.len()] };
         // Checking is faster than rating, and slower than reading what was rated.
-        let is_rated = self.rated().is_some_and(|ready| ready.ratings.has(request, &decision.rule));
+        let is_rated = decision.by_claims.is_none()
+            && self.ready.is_some_and(|ready| ready.ratings.has(request, &decision.rule));
         if !is_rated {
             return (0..decision.len()).map(|position| decision.no_fit(position)).collect();
         }
@@ -288,10 +293,5 @@ impl<'d> Evaluator<'d> {
             });
         }
         no_fits
-    }
-
-    /// What is ready, where ratings are kept: of requests for units.
-    fn rated(&self) -> Option<Ready<'d>> {
-        self.ready.filter(|_| self.decision.by_claims.is_none())
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use placement::gpu::{ChoiceRule, GpuRequest, NoFit, Rating};
+use placement::gpu::{ChoiceRule, GpuRequest, NoFit, NodeGpus, Rating};
 use placement::units::PodUid;
 
 use crate::view::{CHUNK, Place, Prepared, Snapshot};
@@ -58,7 +58,7 @@ impl RatedRequest {
             && let Some(gpus) = &snapshot.at(place).gpus
             && gpus.pods_with_set_aside_gpus().any(|other| other == pod)
         {
-            return Some(gpus.rate(pod, &self.request, &self.rule));
+            return Some(rate(gpus, pod, (&self.request, &self.rule)));
         }
         Some(self.nodes[place.index()].1)
     }
@@ -76,7 +76,7 @@ impl RatedRequest {
                     && kept.0 != *version
                     && let Some(gpus) = &chunk.nodes()[node].gpus
                 {
-                    *kept = (*version, gpus.rate(&no_pod, &self.request, &self.rule));
+                    *kept = (*version, rate(gpus, &no_pod, (&self.request, &self.rule)));
                 }
             }
         }
@@ -99,7 +99,8 @@ impl RatingCache {
         places: &[Option<Place>],
     ) -> Vec<Option<Rated>> {
         if places.len() < snapshot.names().len() / 2 {
-            let rate = |place| Some(snapshot.at(place).gpus.as_ref()?.rate(pod, request, rule));
+            let gpus = |place| snapshot.at(place).gpus.as_ref();
+            let rate = |place| Some(rate(gpus(place)?, pod, (request, rule)));
             return places.iter().map(|place| place.and_then(rate)).collect();
         }
         let mut kept = self.lock();
@@ -116,6 +117,11 @@ impl RatingCache {
     fn lock(&self) -> MutexGuard<'_, Vec<RatedRequest>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// [`NodeGpus::rate`] of the GPUs that the request finds.
+fn rate(gpus: &NodeGpus, pod: &PodUid, (request, rule): (&GpuRequest, &ChoiceRule)) -> Rated {
+    gpus.found_by(request).ok_or(NoFit::NoShares)?.rate(pod, request, rule)
 }
 
 /// The entry of that request, moved to the front.
@@ -136,9 +142,9 @@ fn newest<'k>(
 
 #[cfg(test)]
 mod tests {
-    use placement::gpu;
     use placement::gpu::fragmentation::{HeldParts, Measure, NodeClass, PodShape, TypicalPods};
-    use placement::units::{NodeName, Units};
+    use placement::gpu::{self, Closed, Gpu, Isolation};
+    use placement::units::{Cores, MiB, NodeName, Units};
     use proptest::prelude::*;
 
     use super::*;
@@ -150,6 +156,13 @@ mod tests {
 
     fn request((units, cpu): (u32, u64)) -> GpuRequest {
         GpuRequest::single("main", Units(units)).unwrap().with_cpu(cpu)
+    }
+
+    /// The same by a ResourceClaim: the GPUs of [`gpu`] have units of 1 GiB.
+    fn by_claim((units, cpu): (u32, u64)) -> GpuRequest {
+        let memory = Some(MiB(u64::from(units) * 1024));
+        let request = GpuRequest::of_claim(1, memory, Cores(0), Isolation::None);
+        request.unwrap().with_cpu(cpu)
     }
 
     fn id(pod: usize) -> GpuPodId {
@@ -172,6 +185,10 @@ mod tests {
             2 => view.change(|index| index.keep(&pod.uid, node, vec!["GPU-0".into()])),
             3 => view.change(|index| index.release_kept(&pod.uid)),
             4 => fixtures::join(view, node.as_str(), Vec::new()),
+            5 => {
+                let closed = Some(Closed::Claims);
+                fixtures::join(view, node.as_str(), vec![Gpu { closed, ..gpu() }]);
+            }
             _ => fixtures::join(view, node.as_str(), vec![gpu()]),
         }
     }
@@ -179,7 +196,8 @@ mod tests {
     proptest! {
         #[test]
         fn kept_ratings_are_those_of_each_node_now(
-            steps in prop::collection::vec((0..NODES, 0..4_usize, kind(), 0..5_usize, 0..6_u8), 1..40),
+            steps in prop::collection::vec((0..NODES, 0..4_usize, kind(), 0..5_usize, 0..7_u8), 1..40),
+            by_claims in prop::collection::vec(any::<bool>(), 40),
         ) {
             let names: Vec<_> = (0..NODES).map(|at| NodeName::from(format!("n{at}"))).collect();
             let (view, rules, cache) = (fixtures::view(), rules(), RatingCache::default());
@@ -188,9 +206,10 @@ mod tests {
             for name in &names[1..] {
                 fixtures::join(&view, name.as_str(), vec![gpu()]);
             }
-            for (node, pod, kind, rule, kind_of_act) in steps {
+            for ((node, pod, kind, rule, kind_of_act), asks_by_claim) in steps.into_iter().zip(by_claims) {
                 let (request, rule, uid) = (request(kind), &rules[rule], id(pod).uid);
                 act(&view, (&names[node], pod), &request, kind_of_act);
+                let request = if asks_by_claim { by_claim(kind) } else { request };
                 let current = view.current();
                 let (snapshot, prepared) = (&*current.snapshot, &current.prepared);
                 let places: Vec<_> =
@@ -199,8 +218,11 @@ mod tests {
                 let ratings = cache.rate((snapshot, prepared), &uid, (&request, rule), requested);
                 for (name, rating) in names.iter().rev().zip(ratings) {
                     let gpus = snapshot.gpus(name.as_str());
-                    prop_assert_eq!(rating, gpus.map(|gpus| gpus.rate(&uid, &request, rule)));
-                    let check = gpus.map(|gpus| gpus.check(&uid, &request));
+                    let found = gpus.map(|gpus| gpus.found_by(&request).ok_or(NoFit::NoShares));
+                    let rate = |gpus: &NodeGpus| gpus.rate(&uid, &request, rule);
+                    prop_assert_eq!(rating, found.map(|found| found.and_then(rate)));
+                    let check = |gpus: &NodeGpus| gpus.check(&uid, &request);
+                    let check = found.map(|found| found.and_then(check));
                     prop_assert_eq!(rating.map(|rating| rating.map(|_| ())), check);
                 }
             }

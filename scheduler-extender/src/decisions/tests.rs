@@ -239,7 +239,7 @@ proptest! {
 
 /// What the pod costs the GPUs of a node.
 fn cost(decision: &Decision, at: usize) -> i64 {
-    decision.cost_to_gpus(at, decision.rule.for_plain_pods().unwrap()).0
+    decision.cost_to_gpus(at, [decision.rule.for_plain_pods(), None]).0
 }
 
 #[test]

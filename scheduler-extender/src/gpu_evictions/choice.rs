@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cluster::Occupants;
-use placement::units::{NodeName, PodUid};
+use placement::units::NodeName;
 
+use super::waiting::PodWithoutGpu;
 use crate::victims::{Eviction, MAX_READ, NodeResult, VictimSearch};
 
 /// The time for reading nodes. Nothing waits for it but other waiting pods.
@@ -22,10 +23,11 @@ pub(super) fn rank(
     of_no_use: &BTreeSet<NodeName>,
 ) -> Vec<NodeName> {
     let snapshot = search.view.read();
-    let rule = snapshot.choice_rule();
+    let rule = snapshot.choice_rule_of(search.request.given_out());
     let mut ranked = Vec::new();
     for node in nodes {
-        let Some(gpus) = snapshot.gpus(node.as_str()) else { continue };
+        let gpus = snapshot.gpus(node.as_str()).and_then(|gpus| gpus.found_by(search.request));
+        let Some(gpus) = gpus else { continue };
         if let Some(fewest) = search.fewest(gpus, &rule) {
             ranked.push((of_no_use.contains(node), fewest, node.clone()));
         }
@@ -42,16 +44,17 @@ impl ReadNodes {
         Self(nodes.into_iter().zip(read).filter_map(|(node, read)| Some((node, read?))).collect())
     }
 
-    /// The cheapest eviction on one of these nodes, without the pods of `left_out`. `None` where no eviction helps, or
-    /// none is needed any more.
+    /// The cheapest eviction on one of these nodes, without the pods that are left out. `None` where no eviction helps,
+    /// or none is needed any more.
     pub(super) fn cheapest_eviction(
         &self,
         search: &VictimSearch<'_>,
-        left_out: &BTreeSet<PodUid>,
+        waiting: &PodWithoutGpu,
     ) -> Option<Eviction> {
         let mut cheapest: Option<Eviction> = None;
         for (node, occupants) in &self.0 {
-            match search.within_budgets(node, occupants, left_out) {
+            match search.within_budgets(node, occupants, &waiting.left_out) {
+                NodeResult::Fits if waiting.fits_in_vain(node, occupants) => {}
                 NodeResult::Fits => return None,
                 NodeResult::NoneHelps => {}
                 NodeResult::Eviction(found) => {

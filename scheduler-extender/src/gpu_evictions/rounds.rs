@@ -1,23 +1,28 @@
 //! The rounds of the evictor: one pod that waits has its turn after another.
 
 use std::future::pending;
+use std::iter::zip;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::{CallError, Pod, PodReference, Wait, get_pod};
+use cluster::{CallError, Pod, PodReference, Wait, applicant, get_pod};
 use daemon::Shutdown;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use placement::gpu::GpuRequest;
+use placement::load::Verdict;
 use placement::moves::{PodNeeds, Proposal};
-use placement::units::PodUid;
+use placement::units::{NodeName, PodUid};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use super::choice::{self, ReadNodes};
-use super::evictor::{CALL_TIMEOUT, Evicted, Evictor, RoundOutcome};
+use super::evictor::{CALL_TIMEOUT, Evicted, EvictionModes, Evictor, RoundOutcome};
 use super::moved_for::Circumstances;
 use super::reports::{GpuEvictions, Message};
 use super::waiting::{PodWithoutGpu, PodsWithoutGpu};
+use crate::decisions::{DecidedPod, Decision, Evaluator};
 use crate::moves::MoveSearch;
-use crate::victims::VictimSearch;
+use crate::node_request::CandidateNodes;
+use crate::victims::{VictimSearch, rules_left};
 use crate::view::{GpuPodId, Index};
 
 /// Sets of victims that are tried in one round: in each but the last, the dry run of one eviction failed.
@@ -53,17 +58,21 @@ impl Evictor {
                     Message::Withdrawal => waiting.withdraw(&pod),
                 },
                 () = next => self.handle_due(&mut waiting, &mut evicted).await,
-                _ = taking.tick(), if self.modes.moves => self.take_waiting(&mut waiting),
+                _ = taking.tick() => self.take_waiting(&mut waiting),
             }
         }
     }
 
-    /// Adds the pods that wait for GPUs, whatever kube-scheduler has asked about them.
+    /// Adds the pods that wait for GPUs, whatever kube-scheduler has asked about them. It asks nothing about those with
+    /// ResourceClaims that find no room.
     fn take_waiting(&self, waiting: &mut PodsWithoutGpu) {
         if !self.replicas.leads() || !self.view.is_complete() {
             return;
         }
-        for (pod, priority) in self.view.ask(Index::waiting_pods) {
+        let EvictionModes { evict, moves } = self.modes;
+        let by_units = moves.then(|| self.view.ask(Index::waiting_pods));
+        let by_claims = evict.then(|| self.view.ask(Index::waiting_by_claims));
+        for (pod, priority) in by_units.into_iter().chain(by_claims).flatten() {
             waiting.insert_waiting(pod, priority, self.limits.after);
         }
     }
@@ -123,8 +132,11 @@ impl Evictor {
         waiting: &mut PodWithoutGpu,
         evicted: &mut Evicted,
     ) -> RoundOutcome {
-        let Ok(Some(asked)) = pod.request(&self.names) else { return RoundOutcome::Over };
-        let request = asked.with_beyond_units(self.view.beyond_units_of(pod.namespace()));
+        let request = match pod.request(&self.names) {
+            Ok(Some(asked)) => asked.with_beyond_units(self.view.beyond_units_of(pod.namespace())),
+            Ok(None) => return self.look_for_claim(uid, pod, waiting, evicted).await,
+            Err(_) => return RoundOutcome::Over,
+        };
         // kube-scheduler has not marked it unschedulable yet, or preempts for it.
         if !pod.is_unschedulable() || pod.nominated_node().is_some() {
             return RoundOutcome::Later;
@@ -143,6 +155,7 @@ impl Evictor {
             names: &self.names,
             pod,
             request: &request,
+            rules: rules_left(pod),
         };
         if self.modes.moves
             && let Some(outcome) = self.move_others(pod, &request, waiting, evicted).await
@@ -153,6 +166,51 @@ impl Evictor {
             return RoundOutcome::Later;
         }
         self.make_room(uid, &search, waiting, evicted).await
+    }
+
+    /// As [`Evictor::look_for_room`], for a pod whose ResourceClaim asks for one share and nothing else. Where it may
+    /// go, kube-scheduler has told nobody.
+    async fn look_for_claim(
+        &self,
+        uid: &PodUid,
+        pod: &Pod,
+        waiting: &mut PodWithoutGpu,
+        evicted: &mut Evicted,
+    ) -> RoundOutcome {
+        let Some(request) = self.view.sole_claim_request(pod).filter(|_| self.modes.evict) else {
+            return RoundOutcome::Over;
+        };
+        let waits = pod.is_unschedulable() && pod.nominated_node().is_none();
+        if !waits || self.view.ask(|index| index.keeps_for_claim_of(uid)) {
+            return RoundOutcome::Later;
+        }
+        let needs = applicant(&self.client, &waiting.pod, &self.names, CALL_TIMEOUT).await;
+        let Ok(Some(PodNeeds { rules, .. })) = needs else { return RoundOutcome::Later };
+        waiting.nodes = self.nodes_by_claims(pod);
+        waiting.by_claim = Some(request.clone());
+        let (view, client, names) = (&*self.view, &self.client, &*self.names);
+        let search = VictimSearch { view, client, names, pod, request: &request, rules };
+        self.make_room(uid, &search, waiting, evicted).await
+    }
+
+    /// The nodes whose GPUs are given out by claims and that Filter accepts by their load.
+    fn nodes_by_claims(&self, pod: &Pod) -> Vec<NodeName> {
+        let current = self.view.current();
+        let snapshot = &current.snapshot;
+        let mut nodes = Vec::new();
+        for (node, gpus) in snapshot.nodes_with_gpus() {
+            if gpus.for_claims().is_some() {
+                nodes.push(node.clone());
+            }
+        }
+        let estimates = current.estimates(pod, &self.names);
+        let decided = DecidedPod::new(pod, estimates, SignedDuration::ZERO);
+        let named = CandidateNodes::new(snapshot.names(), nodes.iter().map(NodeName::as_str));
+        let decision = Decision::new(Arc::clone(snapshot), decided, None, named, Timestamp::now());
+        let verdicts = Evaluator::new(&decision).verdicts().each;
+        let mut accepted = zip(nodes, verdicts).collect::<Vec<_>>();
+        accepted.retain(|(_, verdict)| *verdict == Verdict::Accepted);
+        accepted.into_iter().map(|(node, _)| node).collect()
     }
 
     /// Moves the fewest pods whose successors fit elsewhere. `None` where no moves make room, or are needed.
@@ -232,7 +290,7 @@ impl Evictor {
         let nodes = choice::rank(search, &waiting.nodes, &waiting.of_no_use);
         let read = ReadNodes::read(search, nodes.clone()).await;
         for _ in 0..MAX_TRIES {
-            let Some(eviction) = read.cheapest_eviction(search, &waiting.left_out) else {
+            let Some(eviction) = read.cheapest_eviction(search, waiting) else {
                 let snapshot = self.view.read();
                 let mut gpus = waiting.nodes.iter().filter_map(|it| snapshot.gpus(it.as_str()));
                 let spares_clients = gpus.any(|gpus| !gpus.undrained_clients().is_empty());

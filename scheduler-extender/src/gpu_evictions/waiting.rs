@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::PodReference;
+use cluster::{Occupants, PodReference};
 use dashmap::DashSet;
+use placement::gpu::GpuRequest;
 use placement::shares::SharedTable;
 use placement::units::{GpuId, NodeName, PodUid};
 use tokio::time::Instant;
@@ -38,6 +39,8 @@ pub(super) struct PodWithoutGpu {
     priority: i32,
     /// The nodes that lack only a GPU, by the last report; empty after a withdrawal.
     pub(super) nodes: Vec<NodeName>,
+    /// What its ResourceClaim asks for; `None` for a pod that asks for units.
+    pub(super) by_claim: Option<GpuRequest>,
     /// Nodes where no eviction helped in the last rounds.
     pub(super) of_no_use: BTreeSet<NodeName>,
     /// Pods whose eviction was refused.
@@ -84,6 +87,7 @@ impl PodWithoutGpu {
             pod,
             priority,
             nodes,
+            by_claim: None,
             of_no_use: BTreeSet::new(),
             left_out: BTreeSet::new(),
             kept: None,
@@ -126,6 +130,14 @@ impl PodWithoutGpu {
             self.left_out.clear();
         }
         self.left_out.insert(victim);
+    }
+
+    /// Whether kube-scheduler keeps off a node on which its claim fits, for what is not known here: it did so at an
+    /// earlier round. While pods are ending there, once the pauses are the longest.
+    pub(super) fn fits_in_vain(&self, node: &NodeName, occupants: &Occupants) -> bool {
+        self.by_claim.is_some()
+            && self.of_no_use.contains(node)
+            && (occupants.ending.is_empty() || self.pause >= MAX_PAUSE)
     }
 
     /// Records nodes where no eviction helped. If one of them was recorded before, all nodes have had a round, and the

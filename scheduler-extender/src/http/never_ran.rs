@@ -162,7 +162,7 @@ impl Cluster {
             }
             self.decider.view.renew_measure();
             // Scores are ranks, so they seldom show what places cost.
-            answers.push(vec![format!("{:?}", self.decider.view.read().measure)]);
+            answers.push(vec![format!("{:?}", self.decider.view.read().measures)]);
         }
         answers
     }

@@ -20,7 +20,7 @@ use placement::load::Verdict;
 use super::answer::{Answer, timed};
 use crate::decisions::Evaluator;
 use crate::preemption::Preemption;
-use crate::victims::VictimSearch;
+use crate::victims::{VictimSearch, rules_left};
 use crate::view::GpuPodId;
 use crate::wire::{self, MetaVictims, Name, PreemptionResult};
 use crate::{Decider, Extender};
@@ -84,6 +84,7 @@ async fn gpus(extender: &Extender, body: &[u8]) -> Answer {
         names: &decider.names,
         pod: &pod,
         request: &request,
+        rules: rules_left(&pod),
     };
     let preemption = Preemption { search, now: decider.now() };
     let nodes = victims.len();

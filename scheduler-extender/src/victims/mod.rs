@@ -17,6 +17,7 @@ use placement::gpu::{
 };
 use placement::moves::beyond_budgets;
 use placement::names::Names;
+use placement::node_rules::NodeRules;
 use placement::units::{GpuId, NodeName, PodUid};
 
 use crate::view::View;
@@ -30,6 +31,13 @@ pub(crate) struct VictimSearch<'a> {
     pub(crate) names: &'a Names,
     pub(crate) pod: &'a Pod,
     pub(crate) request: &'a GpuRequest,
+    /// The nodes that the pod may be placed on.
+    pub(crate) rules: NodeRules,
+}
+
+/// The rules about nodes that are left to check where kube-scheduler has looked at a pod's others.
+pub(crate) fn rules_left(pod: &Pod) -> NodeRules {
+    NodeRules { tolerations: pod.tolerations().to_vec(), ..NodeRules::default() }
 }
 
 /// What evictions achieve on one node, if each is to be carried out through the Eviction API.
@@ -88,18 +96,22 @@ impl VictimSearch<'_> {
     ) -> NodeResult {
         let snapshot = self.view.read();
         let Some(held) = snapshot.gpus(node.as_str()) else { return NodeResult::NoneHelps };
+        let Some(found) = held.found_by(self.request) else { return NodeResult::NoneHelps };
         if occupants.keeps_out {
             return NodeResult::NoneHelps;
         }
         let uid = self.pod.uid();
-        let rule = snapshot.choice_rule();
+        let rule = snapshot.choice_rule_of(self.request.given_out());
         // Before pods that are ending are left out: a client still ends these.
         let undrained = held.undrained_clients();
         // What pods that are ending hold will be free, and what is held for pods that are gone.
         let gpus =
-            held.without(|pod| occupants.ending.contains(pod) || held.departed().contains(pod));
+            found.without(|pod| occupants.ending.contains(pod) || held.departed().contains(pod));
         if gpus.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
-            return NodeResult::Fits;
+            // What of other resources those that are ending hold is not known.
+            let is_short = occupants.shortfall.iter().any(|lacks| *lacks > 0.0);
+            let fits = !is_short || !occupants.ending.is_empty();
+            return if fits { NodeResult::Fits } else { NodeResult::NoneHelps };
         }
         let mut evictable = may_go(occupants);
         evictable.retain(|pod| !left_out.contains(&pod.uid) && !undrained.contains(&pod.uid));

@@ -57,7 +57,7 @@ impl VictimSearch<'_> {
             budgets.read(self.client, namespaces, limit).await;
         }
         let mut occupants: Vec<_> =
-            read.into_iter().map(|pods| Some(pods?.occupants(&budgets))).collect();
+            read.into_iter().map(|pods| Some(pods?.occupants(&budgets, &self.rules))).collect();
         occupants.resize(nodes.len(), None);
         occupants
     }

@@ -25,7 +25,7 @@ use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause, WatchedResour
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::fragmentation::{HeldParts, Measure};
-use placement::gpu::{BeyondUnits, ChoiceRule, GpuRequest};
+use placement::gpu::{BeyondUnits, ChoiceRule, GivenOut, GpuRequest, NodeGpus};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::units::PodUid;
@@ -34,8 +34,8 @@ pub use estimates::{ByWorkload, LearnedUses, PodEstimates};
 #[cfg(test)]
 pub(crate) use index::tabled;
 pub use index::{
-    BegunBackOff, BoundPod, GpuMemory, GpuPodId, HeldByDeleted, Index, OtherPod, PodOnGpu, PodUse,
-    ReservationError, WatchedPod,
+    BegunBackOff, BoundPod, ClaimingPod, GpuMemory, GpuPodId, HeldByDeleted, Index, OtherPod,
+    PodOnGpu, PodUse, ReservationError, WatchedPod,
 };
 use index::{Notice, PodRequest};
 pub(crate) use metrics::ViewMetrics;
@@ -209,24 +209,31 @@ impl View {
     /// Computes the measure of fragmentation anew if that is due, and otherwise what it takes from the free room. Takes
     /// some milliseconds with 5,000 nodes, without the lock.
     pub fn renew_measure(&self) {
-        match self.change(Index::due_measure) {
-            Some(input) => {
-                let snapshot = self.read();
-                let measure = input.compute(&held(&snapshot));
-                let measure = repriced(&snapshot, &measure).unwrap_or(measure);
-                self.change(|index| index.set_measure(measure));
-            }
-            None => self.reprice(),
+        for way in GivenOut::BOTH {
+            let Some(input) = self.change(|index| index.due_measure(way)) else { continue };
+            let measure = input.compute(&held(&self.read(), way));
+            self.change(|index| index.set_measure(way, measure));
         }
+        self.reprice();
     }
 
     /// Computes what the measure of fragmentation takes from the free room, as [`View::renew_measure`].
     pub fn reprice(&self) {
         let snapshot = self.read();
-        let next = snapshot.measure.as_ref().and_then(|measure| repriced(&snapshot, measure));
-        if let Some(next) = next {
-            self.change(|index| index.set_measure(next));
+        for way in GivenOut::BOTH {
+            let measure = snapshot.measures[way as usize].as_ref();
+            if let Some(next) = measure.and_then(|measure| repriced(&snapshot, way, measure)) {
+                self.change(|index| index.set_measure(way, next));
+            }
         }
+    }
+
+    /// [`View::claim_request`] of a pod that has one ResourceClaim, which asks for one share of any GPU and for nothing
+    /// else.
+    pub(crate) fn sole_claim_request(&self, pod: &Pod) -> Option<GpuRequest> {
+        let claim = pod.sole_resource_claim()?;
+        let asks_once = self.ask(|index| index.asks_for_one_share(pod.namespace(), claim));
+        self.claim_request(pod).filter(|_| asks_once)
     }
 
     /// The rule by which GPUs and nodes are chosen now.
@@ -248,18 +255,22 @@ impl View {
 }
 
 /// The measure by what is free in the snapshot; `None` where nothing changes.
-fn repriced(snapshot: &Snapshot, measure: &Measure) -> Option<Measure> {
+fn repriced(snapshot: &Snapshot, way: GivenOut, measure: &Measure) -> Option<Measure> {
     measure.repriced(
-        snapshot
-            .nodes_with_gpus()
-            .map(|(_, node)| (node.cpu(), node.accounts().iter().map(|account| &account.gpu))),
+        given_out(snapshot, way)
+            .map(|node| (node.cpu(), node.accounts().iter().map(|account| &account.gpu))),
     )
 }
 
-/// What pods hold of GPUs in the snapshot.
-fn held(snapshot: &Snapshot) -> HeldParts {
+/// The nodes whose GPUs are given out in that way.
+fn given_out(snapshot: &Snapshot, way: GivenOut) -> impl Iterator<Item = &NodeGpus> {
+    snapshot.nodes_with_gpus().filter_map(move |(_, gpus)| gpus.if_given_out(way))
+}
+
+/// What pods hold of GPUs that are given out in that way.
+fn held(snapshot: &Snapshot, way: GivenOut) -> HeldParts {
     let mut held = HeldParts::default();
-    for account in snapshot.nodes_with_gpus().flat_map(|(_, node)| node.accounts()) {
+    for account in given_out(snapshot, way).flat_map(NodeGpus::accounts) {
         held.count_account(account);
     }
     held

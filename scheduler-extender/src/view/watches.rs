@@ -13,7 +13,7 @@ use placement::names::Names;
 use tokio::sync::watch;
 
 use super::index::{is_recent, may_start};
-use super::{BoundPod, Current, GpuPodId, PodUse, View, WatchedPod};
+use super::{BoundPod, ClaimingPod, Current, GpuPodId, PodUse, View, WatchedPod};
 
 /// The state of one of the view's watches.
 pub struct WatchState {
@@ -70,11 +70,25 @@ pub fn select_pod(view: &View, names: &Names, pod: &Pod, now: Timestamp) -> Opti
             let is_ending = facts.deleting && !facts.finished;
             let has_ended = pod.ended_at(now).is_some_and(|at| is_recent(policy, at, now));
             let counts = is_recent(policy, at, now) || may_start(policy, at, now);
-            if !(is_ending || has_ended || counts) {
+            // It may have waited for them.
+            let has_claims = view.claims.is_some() && pod.has_resource_claims();
+            if !(is_ending || has_ended || counts || has_claims) {
                 return None;
             }
             let usage = pod_use(&current, pod, names, now);
-            Some(WatchedPod::Bound(BoundPod { uid: facts.uid, node: node.clone(), at, usage }))
+            let (uid, node, ends_claims) = (facts.uid, node.clone(), has_claims && is_ending);
+            Some(WatchedPod::Bound(BoundPod { uid, node, at, usage, ends_claims }))
+        }
+        (Ok(None), None, _) if view.claims.is_some() && pod.has_resource_claims() => {
+            // Where its volumes can be, kube-scheduler has told nobody.
+            let claim = pod.sole_resource_claim().filter(|_| !pod.has_volume_claims());
+            let waits = facts.waits_at.zip(claim).map(|(priority, claim)| ClaimingPod {
+                pod: GpuPodId::of(pod),
+                claim: claim.to_owned(),
+                priority,
+                created_at: facts.created_at,
+            });
+            Some(WatchedPod::Claiming(facts.uid, waits))
         }
         (Ok(None), ..) => None,
         _ => {

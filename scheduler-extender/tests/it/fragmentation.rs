@@ -188,7 +188,7 @@ fn the_node_that_scores_best_and_the_gpu_that_bind_takes_follow_one_measure() {
     cluster.ran(18, 5, 1);
     cluster.ran(2, 11, 1);
     cluster.view.renew_measure();
-    assert!(cluster.view.read().measure.clone().is_some());
+    assert!(cluster.view.choice_rule().measure.is_some());
     // 6 and 10 units free: best fit would leave one unit, the measure leaves five.
     let mut node: Value = gpu_node("b", 2).into();
     let gpus = &mut node["metadata"]["annotations"]["plimsoll.dev/gpu-cards"];

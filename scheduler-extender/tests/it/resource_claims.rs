@@ -4,7 +4,7 @@ use api::node::{AllGpus, Charge};
 use api::state::State;
 use placement::gpu::Basis;
 use serde_json::{Value, json};
-use sim::{NodeBuilder, RESOURCE_CLAIMS, Sim, node, pod};
+use sim::{NodeBuilder, PODS, RESOURCE_CLAIMS, Sim, Verb, node, pod};
 
 use crate::rig::{GPU, Rig, gpu_node, gpu_pod};
 
@@ -159,4 +159,140 @@ async fn pods_with_claims_go_where_a_gpu_has_room_the_fullest_first() {
         rig.filter("/load-aware", &train, &asked).await["NodeNames"] == json!(asked)
     })
     .await;
+}
+
+/// A pod of this priority, and the claim that only it has.
+fn pod_of_priority(sim: &Sim, name: &str, priority: i64, on: Option<&str>, claim: &Value) {
+    let mut pod = Value::from(pod(name).in_namespace("ml"));
+    pod["spec"]["priority"] = priority.into();
+    pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": name }]);
+    match on {
+        Some(node) => pod["spec"]["nodeName"] = node.into(),
+        None => {
+            pod["status"]["conditions"] = json!([
+                { "type": "PodScheduled", "status": "False", "reason": "Unschedulable" },
+            ]);
+        }
+    }
+    let pod = sim.put(pod);
+    let mut claim = claim.clone();
+    if on.is_some() {
+        let uid = &pod["metadata"]["uid"];
+        claim["status"]["reservedFor"] = json!([{ "resource": "pods", "name": name, "uid": uid }]);
+    }
+    sim.put(claim);
+}
+
+fn evicted(sim: &Sim) -> Vec<String> {
+    let mut evictions = sim.log().of(Verb::Evict, PODS);
+    evictions.retain(|eviction| !eviction.query.contains_key("dryRun"));
+    evictions.into_iter().map(|eviction| eviction.name).collect()
+}
+
+/// On node `a` two claims hold the GPU, on `b` one does, and on `c` one that two pods share.
+fn full_gpus(sim: &Sim) {
+    for name in ["a", "b", "c"] {
+        sim.put(node_by_claims(name).with("cpu", 16));
+    }
+    for (name, node, memory) in [("small-0", "a", "7Gi"), ("small-1", "a", "7Gi")] {
+        pod_of_priority(sim, name, 0, Some(node), &claim(name, node, memory));
+    }
+    pod_of_priority(sim, "large", 5, Some("b"), &claim("large", "b", "14Gi"));
+    pod_of_priority(sim, "shares", 0, Some("c"), &claim("shares", "c", "14Gi"));
+    let uid = sim.pod("ml", "shares").unwrap()["metadata"]["uid"].clone();
+    sim.change(RESOURCE_CLAIMS, "ml", "shares", |claim| {
+        claim["status"]["reservedFor"] = json!([
+            { "resource": "pods", "name": "shares", "uid": uid },
+            { "resource": "pods", "name": "important", "uid": "uid-of-important" },
+        ]);
+    });
+}
+
+const EVICTING: [&str; 2] = ["--claims", "--evict-for-cards"];
+
+#[tokio::test]
+async fn the_least_important_pods_of_one_gpu_go_for_a_pod_whose_claim_finds_no_room() {
+    let sim = Sim::start().await.unwrap();
+    full_gpus(&sim);
+    let rig = Rig::start_with(&sim, &EVICTING).await;
+    pod_of_priority(&sim, "train", 1000, None, &asking("train", "12Gi"));
+    rig.until("the evictions", async || evicted(&sim).len() == 2).await;
+    let mut gone = evicted(&sim);
+    gone.sort();
+    assert_eq!(gone, ["small-0", "small-1"]);
+
+    // What it asks for is kept, of 16 GiB, though others ask first.
+    for name in ["small-0", "small-1"] {
+        sim.delete(RESOURCE_CLAIMS, "ml", name);
+    }
+    for (name, memory, priority) in
+        [("thief", "5Gi", 1000), ("little", "4Gi", 0), ("greater", "5Gi", 1001)]
+    {
+        pod_of_priority(&sim, name, priority, None, &asking(name, memory));
+    }
+    let passes = async |name: &str| {
+        let pod = sim.pod("ml", name).unwrap();
+        rig.filter("/load-aware", &pod, &["a"]).await["NodeNames"] == json!(["a"])
+    };
+    rig.until("the room", async || passes("little").await && passes("train").await).await;
+    assert!(!passes("thief").await && passes("greater").await);
+    let free = async || cards(&rig).await.nodes[0].gpus[0].free;
+    assert_eq!(free().await, 4);
+    sim.change(RESOURCE_CLAIMS, "ml", "train", |of_train| {
+        of_train["status"] = claim("train", "a", "12Gi")["status"].clone();
+    });
+    sim.change(PODS, "ml", "train", |pod| {
+        pod["spec"]["nodeName"] = "a".into();
+        pod["status"]["conditions"] = json!([
+            { "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-20T09:00:00Z" },
+        ]);
+    });
+    let is_kept = async || {
+        let charges = cards(&rig).await.nodes[0].gpus[0].charges.clone();
+        charges.iter().any(|charge| charge.basis == Basis::Nominated)
+    };
+    rig.until("the binding", async || !is_kept().await && free().await == 4).await;
+    sim.delete(RESOURCE_CLAIMS, "ml", "train");
+    rig.until("the end", async || free().await == 16).await;
+}
+
+#[tokio::test]
+async fn nobody_goes_for_a_claim_that_the_freed_gpu_may_not_suit() {
+    let some = json!([{ "cel": { "expression": "device.attributes[...].model == 'A'" } }]);
+    let second = json!({ "name": "nic", "exactly": { "deviceClassName": "nic.example.com" } });
+    let selects = |claim: &mut Value| {
+        claim["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = some.clone();
+    };
+    let asks_for_more = |claim: &mut Value| {
+        claim["spec"]["devices"]["requests"].as_array_mut().unwrap().push(second.clone());
+    };
+    let sim = Sim::start().await.unwrap();
+    full_gpus(&sim);
+    let rig = Rig::start_with(&sim, &EVICTING).await;
+    for (name, priority, memory, change) in [
+        ("selects", 1000, "12Gi", Some(&selects as &dyn Fn(&mut Value))),
+        ("two", 1000, "12Gi", Some(&asks_for_more)),
+        ("huge", 1000, "17Gi", None),
+        ("small", 0, "12Gi", None),
+    ] {
+        let mut claim = asking(name, memory);
+        change.into_iter().for_each(|change| change(&mut claim));
+        pod_of_priority(&sim, name, priority, None, &claim);
+    }
+    // The node of the only pods that may go is not for this one, which is looked at after the others.
+    let mut elsewhere = Value::from(pod("elsewhere").in_namespace("ml"));
+    pod_of_priority(&sim, "elsewhere", 3, None, &asking("elsewhere", "12Gi"));
+    elsewhere["spec"]["nodeSelector"] = json!({ "kubernetes.io/hostname": "b" });
+    sim.change(PODS, "ml", "elsewhere", |pod| {
+        pod["spec"]["nodeSelector"] = elsewhere["spec"]["nodeSelector"].clone();
+    });
+    let count = |outcome: &str| {
+        let page = rig.context.metrics().unwrap();
+        let start = format!("plimsoll_extender_card_evictions_total{{outcome=\"{outcome}\"}} ");
+        page.lines()
+            .find_map(|line| line.strip_prefix(&start))
+            .map_or(0, |count| count.parse::<u32>().unwrap())
+    };
+    rig.until("looks at nodes", async || count("no-victims") > 3).await;
+    assert_eq!(evicted(&sim), [""; 0]);
 }

@@ -56,7 +56,10 @@ pub async fn applicant(
         async { object::<WholePod>(client, request.get(&pod.name, &GetParams::default())).await };
     let whole = within(limit, get).await?;
     let is_another = whole.pod.uid().as_str() != pod.uid;
-    if is_another || whole.pod.is_unread() || whole.stays.is_some() {
+    // What a pod without units asks for by ResourceClaims, the caller has read.
+    let by_units = !matches!(whole.pod.request(names), Ok(None));
+    let stays = whole.stays.filter(|why| *why != StayReason::ResourceClaims || by_units);
+    if is_another || whole.pod.is_unread() || stays.is_some() {
         return Ok(None);
     }
     let takes = takes(&whole.pod);

@@ -447,6 +447,14 @@ impl Pod {
         names
     }
 
+    /// Its only ResourceClaim; `None` where it has none or several, or where it is still to be made.
+    pub fn sole_resource_claim(&self) -> Option<&str> {
+        let ([_], [name]) = (&self.spec.resource_claims[..], &self.resource_claims()[..]) else {
+            return None;
+        };
+        Some(name)
+    }
+
     /// Whether it has volumes of claims, which kube-scheduler may have to bind before the pod.
     pub fn has_volume_claims(&self) -> bool {
         self.spec
@@ -575,7 +583,7 @@ impl Pod {
     }
 
     /// The taints that it tolerates.
-    pub(crate) fn tolerations(&self) -> &[Toleration] {
+    pub fn tolerations(&self) -> &[Toleration] {
         &self.spec.tolerations
     }
 

@@ -16,6 +16,7 @@ use http::{Method, Request, Response};
 use jiff::Timestamp;
 use kube::client::Body;
 use placement::names::Names;
+use placement::node_rules::NodeRules;
 use placement::reading::ReadingCodec;
 use placement::resources::Amounts;
 use placement::units::Units;
@@ -152,7 +153,7 @@ async fn check_lists(of: fn(&Value) -> Vec<Value>) {
             Some(if is_list { list.clone() } else { node.clone() })
         });
         let read = node_pods(&on_node, "a", &preemptor, &names, LIMIT).await.unwrap();
-        read.occupants(&budgets);
+        read.occupants(&budgets, &NodeRules::default());
         let read = read_node(&on_node, "a", &names, |_| Amounts::default(), LIMIT).await.unwrap();
         assert!(!read.residents.is_empty());
     }

@@ -77,8 +77,7 @@ pub(super) fn room_left<'c>(units: Units, charges: impl Iterator<Item = &'c Char
 /// What one pod or ResourceClaim is charged on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Charge {
-    /// The pod's UID; empty for a ResourceClaim, which several pods may share, and for unmanaged memory. No eviction
-    /// frees these.
+    /// The pod's UID; empty for a ResourceClaim, which several pods may share, and for unmanaged memory.
     pub pod: PodUid,
     /// Its units; never zero. All units of the GPU for an exclusive pod.
     pub units: Units,
@@ -168,6 +167,17 @@ impl Charge {
     #[must_use]
     pub fn is_of(&self, pod: &PodUid) -> bool {
         self.pod == *pod || self.claim.as_ref().is_some_and(|claim| claim.pods.contains(pod))
+    }
+
+    /// The pods that have it: of a ResourceClaim those that it is reserved for.
+    #[must_use]
+    pub fn pods(&self) -> &[PodUid] {
+        self.claim.as_ref().map_or(std::slice::from_ref(&self.pod), |claim| &claim.pods)
+    }
+
+    /// Whether it ends once the pods are gone for which `gone` is true.
+    pub(super) fn ends_without(&self, gone: impl Fn(&PodUid) -> bool) -> bool {
+        !self.pods().is_empty() && self.pods().iter().all(gone)
     }
 
     /// Whether the units are taken for this pod. What is kept for itself, or for a less important pod, is not.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::GpuIsolation;
+use super::{GivenOut, GpuIsolation};
 use crate::units::{GpuId, GpuModel, MiB, PodUid, Units};
 
 /// One GPU of a node.
@@ -39,6 +39,14 @@ impl Gpu {
     /// The memory of one unit, in MiB, rounded down; at least 1. The report does not say what the node has set.
     pub(super) fn unit(&self) -> u64 {
         self.memory.0.checked_div(u64::from(self.units.0)).unwrap_or(0).max(1)
+    }
+
+    /// All of it, as it is counted where GPUs are given out in that way: its units, or its MiB.
+    pub fn size(&self, way: GivenOut) -> Units {
+        match way {
+            GivenOut::Units => self.units,
+            GivenOut::Claims => Units(u32::try_from(self.memory.0).unwrap_or(u32::MAX)),
+        }
     }
 
     /// The units that this memory takes, rounded up; at most all of the GPU.

@@ -1,20 +1,26 @@
 //! A node's GPUs as pods with ResourceClaims find them: as kube-scheduler counts, and what it does not know.
 
-use super::{Account, Basis, Charge, Closed, FreeGpu, Gpu, GpuIsolation, ResourceClaim};
+use super::{Account, Basis, Charge, Closed, FreeGpu, GivenOut, Gpu, GpuIsolation, ResourceClaim};
 use crate::units::Units;
+
+/// How a node gives out these GPUs.
+pub(super) fn given_out(gpus: &[Gpu]) -> GivenOut {
+    let by_units = gpus.iter().any(|gpu| gpu.closed.is_none());
+    let by_claims = !by_units && gpus.iter().any(|gpu| gpu.closed == Some(Closed::Claims));
+    if by_claims { GivenOut::Claims } else { GivenOut::Units }
+}
 
 /// The accounts of a node whose GPUs are given out by ResourceClaims, as claims find them: in MiB in place of units, of
 /// which a claim may take a part. `None` for a node whose GPUs are given out by units.
 pub(super) fn accounts_in_mib(gpus: &[Gpu], accounts: &[Account]) -> Option<Vec<Account>> {
-    let by_units = gpus.iter().any(|gpu| gpu.closed.is_none());
-    if by_units || !gpus.iter().any(|gpu| gpu.closed == Some(Closed::Claims)) {
+    if given_out(gpus) == GivenOut::Units {
         return None;
     }
     Some(gpus.iter().zip(accounts).map(|(gpu, account)| in_mib(gpu, account)).collect())
 }
 
 fn in_mib(gpu: &Gpu, account: &Account) -> Account {
-    let whole = units_in_mib(gpu.memory.0);
+    let whole = gpu.size(GivenOut::Claims);
     let mut charges = Vec::with_capacity(account.charges.len());
     for charge in &account.charges {
         // As for kube-scheduler: what a claim has of a GPU that is not reported, it has of no other, and what is in use

@@ -8,13 +8,13 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use super::entry::{Entry, Reservation, Stage, record};
-use super::for_claims::accounts_in_mib;
+use super::for_claims::{accounts_in_mib, given_out};
 use super::node_gpus::PodStates;
 use super::{
-    Account, Basis, Charge, ChoiceRule, Claim, FreeGpu, Gpu, GpuRequest, GpuShare, GpuShares,
-    NoFit, NodeGpus, PodIsolation, ResourceClaim, Sharers,
+    Account, Basis, Charge, ChoiceRule, Claim, FreeGpu, GivenOut, Gpu, GpuRequest, GpuShare,
+    GpuShares, NoFit, NodeGpus, PodIsolation, ResourceClaim, Sharers,
 };
-use crate::units::{Cores, GpuId, PodUid, ResourceClaimUid, Units};
+use crate::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid, Units};
 
 /// The per-GPU allocation table of one node.
 ///
@@ -122,6 +122,11 @@ impl NodeLedger {
     /// The GPUs as last reported.
     pub fn gpus(&self) -> &[Gpu] {
         &self.gpus
+    }
+
+    /// How the node gives out its GPUs.
+    pub fn given_out(&self) -> GivenOut {
+        given_out(&self.gpus)
     }
 
     /// The GPUs with what is free and what each pod is charged, as of the last change.
@@ -247,7 +252,14 @@ impl NodeLedger {
         if self.entries.contains_key(pod) {
             return;
         }
-        let shares = Claim::on_gpus(request, gpus).gpus().clone();
+        let mut shares = Claim::on_gpus(request, gpus).gpus().clone();
+        if request.given_out() == GivenOut::Claims {
+            for gpu in &self.gpus {
+                if let Some(share) = shares.get_mut(&gpu.uuid) {
+                    share.units = gpu.units_of(MiB(share.units.0.into()));
+                }
+            }
+        }
         let nomination =
             Nomination { priority: request.priority(), shares, isolation: request.isolation() };
         self.nominated.insert(pod.clone(), nomination);

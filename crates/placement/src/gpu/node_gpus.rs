@@ -8,8 +8,8 @@ use super::fit::{check, numa_free, packing_score, spread_score, why_no_fit};
 use super::fragmentation::{Cost, Measure};
 use super::free_gpu::Room;
 use super::{
-    Account, Basis, Charge, Choice, ChoiceRule, Fit, FreeGpu, GpuIsolation, GpuRequest, GpuShare,
-    NoFit, Rating, Sharing, choose,
+    Account, Basis, Charge, Choice, ChoiceRule, Fit, FreeGpu, GivenOut, GpuIsolation, GpuRequest,
+    GpuShare, NoFit, Rating, Sharing, choose,
 };
 use crate::units::{PodUid, Units};
 
@@ -74,7 +74,9 @@ impl NodeGpus {
 
     /// The same for pods without ResourceClaims; for pods with them, these accounts in MiB.
     pub(super) fn with_claims(self, in_mib: Option<Vec<Account>>) -> Self {
-        let of = |accounts| Box::new(Self::new(accounts, PodStates::default(), self.cpu));
+        let nominated = self.pods.nominated.clone();
+        let pods = PodStates { nominated, ..PodStates::default() };
+        let of = |accounts| Box::new(Self::new(accounts, pods, self.cpu));
         Self { for_claims: in_mib.map(of), ..self }
     }
 
@@ -82,6 +84,22 @@ impl NodeGpus {
     /// `None` where claims get none.
     pub fn for_claims(&self) -> Option<&Self> {
         self.for_claims.as_deref()
+    }
+
+    /// The GPUs as a pod with the request finds them; `None` where it gets none.
+    pub fn found_by(&self, request: &GpuRequest) -> Option<&Self> {
+        match request.given_out() {
+            GivenOut::Units => Some(self),
+            GivenOut::Claims => self.for_claims(),
+        }
+    }
+
+    /// The GPUs, if they are given out in that way.
+    pub fn if_given_out(&self, way: GivenOut) -> Option<&Self> {
+        match way {
+            GivenOut::Units => self.for_claims.is_none().then_some(self),
+            GivenOut::Claims => self.for_claims(),
+        }
     }
 
     /// Free CPU, in thousandths of a core; `None` where it is not known.
@@ -133,10 +151,9 @@ impl NodeGpus {
                 Some(sharing) => sharing == Sharing::Mps,
                 None => isolation.mps_clients.is_some(),
             };
-            let clients: Vec<_> =
-                charges.iter().filter(is_client).map(|charge| &charge.pod).collect();
+            let clients: Vec<_> = charges.iter().filter(is_client).map(Charge::pods).collect();
             if !isolation.drains_clients && clients.len() > 1 {
-                undrained.extend(clients);
+                undrained.extend(clients.into_iter().flatten());
             }
         }
         undrained
@@ -297,7 +314,8 @@ impl NodeGpus {
         if let Some(choice) = self.choice(pod) {
             return Ok(choice.clone());
         }
-        let stays = |charge: &&Charge| !gone(&charge.pod) && charge.counts_against(pod, request);
+        let stays =
+            |charge: &&Charge| !charge.ends_without(&gone) && charge.counts_against(pod, request);
         let gpus: Vec<FreeGpu> =
             self.accounts.iter().map(|account| account.with_charges(stays)).collect();
         if self.unplaced_need(&gone, gpus.iter(), request) {
@@ -339,7 +357,7 @@ impl NodeGpus {
     pub fn without(&self, gone: impl Fn(&PodUid) -> bool) -> Self {
         let mut accounts = Vec::with_capacity(self.accounts.len());
         for Account { gpu, charges } in &self.accounts {
-            let stay = charges.iter().filter(|charge| !gone(&charge.pod)).cloned().collect();
+            let stay = charges.iter().filter(|it| !it.ends_without(&gone)).cloned().collect();
             accounts.push(Account::new(gpu, stay));
         }
         let mut pods = self.pods.clone();
@@ -370,6 +388,12 @@ impl NodeGpus {
     #[must_use]
     pub fn with_cpu(self, cpu: Option<u64>) -> Self {
         Self { cpu, ..self }
+    }
+
+    /// Whether GPUs are kept for a pod that is as important as this one.
+    pub fn keeps_from(&self, pod: &PodUid, request: &GpuRequest) -> bool {
+        let nominated = &self.pods.nominated;
+        nominated.iter().any(|(other, kept_at)| other != pod && *kept_at >= request.priority())
     }
 
     /// Whether GPUs are kept that count as free for the pod: its own, and those of less important pods.

@@ -108,9 +108,7 @@ pub fn fewest_on_gpus(
 ) -> Option<usize> {
     let mut pods: BTreeSet<&PodUid> = BTreeSet::new();
     for account in gpus.accounts() {
-        for charge in account.charges.iter().filter(|charge| charge.claim.is_none()) {
-            pods.insert(&charge.pod);
-        }
+        pods.extend(account.charges.iter().flat_map(Charge::pods));
     }
     let evictable = |uid| Evictable { uid, priority: 0, violates_budget: false, frees: Vec::new() };
     let all: Vec<Evictable> = pods.into_iter().cloned().map(evictable).collect();
@@ -177,7 +175,7 @@ impl OneGpu<'_> {
         let mut pods: Vec<&Evictable> = evictable
             .iter()
             .filter(|pod| !contains(going, &pod.uid))
-            .filter(|pod| self.charges.iter().any(|charge| charge.pod == pod.uid))
+            .filter(|pod| self.charges.iter().any(|charge| charge.pods().contains(&pod.uid)))
             .collect();
         pods.sort_by_key(|pod| pod.level());
         // The lowest level, by violated budget and then priority, up to which evicting the GPU's pods makes enough
@@ -227,17 +225,17 @@ impl OneGpu<'_> {
 
     /// The most that a pod holds of the GPU.
     fn held_by(&self, pod: &Evictable) -> (Units, Cores) {
-        let of = |charge: &Charge| (charge.pod == pod.uid).then_some((charge.units, charge.cores));
+        let of = |charge: &Charge| {
+            charge.pods().contains(&pod.uid).then_some((charge.units, charge.cores))
+        };
         self.charges.iter().filter_map(of).max().unwrap_or_default()
     }
 
     /// Whether the share fits once the pods of both sets are gone.
     fn has_room_without(&self, going: &[&Evictable], also: &[&Evictable]) -> bool {
+        let is_gone = |pod: &PodUid| pod == self.pod || contains(going, pod) || contains(also, pod);
         let stays = |charge: &&Charge| {
-            charge.counts_against(self.pod, self.request)
-                && charge.pod != *self.pod
-                && !contains(going, &charge.pod)
-                && !contains(also, &charge.pod)
+            charge.counts_against(self.pod, self.request) && !charge.ends_without(is_gone)
         };
         let room = room_left(self.gpu.units, self.charges.iter().filter(stays));
         room.takes(self.share, self.request, self.gpu.isolation)

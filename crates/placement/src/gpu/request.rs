@@ -1,7 +1,9 @@
 //! What a pod requests of GPUs.
 
 use super::annotation_value::MAX_GPUS;
-use super::{BeyondUnits, Excess, GpuFilter, GpuShare, GpuUse, Isolation, PodIsolation, Strategy};
+use super::{
+    BeyondUnits, Excess, GivenOut, GpuFilter, GpuShare, GpuUse, Isolation, PodIsolation, Strategy,
+};
 use crate::units::{Cores, MiB, Units};
 
 /// When a container runs in its pod's life.
@@ -139,6 +141,7 @@ pub struct GpuRequest {
     priority: i32,
     /// What its namespace may take beyond units.
     beyond_units: BeyondUnits,
+    given_out: GivenOut,
 }
 
 impl GpuRequest {
@@ -177,7 +180,10 @@ impl GpuRequest {
             Some(share) if share.cores > Cores::ALL => Err(RequestError::TooManyCores(share.cores)),
             Some(_) => {
                 let (containers, beyond_units) = (asks, BeyondUnits::default());
-                Ok(Some(Self { containers, shares, options, cpu: 0, priority: 0, beyond_units }))
+                let (cpu, priority, given_out) = (0, 0, GivenOut::Units);
+                let request =
+                    Self { containers, shares, options, cpu, priority, beyond_units, given_out };
+                Ok(Some(request))
             }
             None => Ok(None),
         }
@@ -221,7 +227,8 @@ impl GpuRequest {
         let options = GpuOptions { filter, ..GpuOptions::default() };
         let container = ContainerRequest { name, kind, position: 0, units, gpu_use };
         let request = Self::with_options([container], options).ok()??;
-        Some(request.with_beyond_units(BeyondUnits::ALL))
+        let given_out = GivenOut::Claims;
+        Some(Self { given_out, ..request.with_beyond_units(BeyondUnits::ALL) })
     }
 
     /// The same request on this number of GPUs. `None` if the units of a container do not divide by it.
@@ -238,7 +245,9 @@ impl GpuRequest {
             |ask: &ContainerRequest| Some(ContainerRequest { gpu_use: of(ask)?, ..ask.clone() });
         let asks: Option<Vec<ContainerRequest>> = self.containers.iter().map(ask).collect();
         let request = Self::with_options(asks?, self.options.clone()).ok()??;
-        Some(request.with_cpu(self.cpu).with_beyond_units(self.beyond_units))
+        let given_out = self.given_out;
+        let request = request.with_cpu(self.cpu).with_beyond_units(self.beyond_units);
+        Some(Self { given_out, ..request })
     }
 
     /// The same request with the pod's CPU request, in thousandths of a core.
@@ -300,6 +309,7 @@ impl GpuRequest {
             && self.beyond_units == other.beyond_units
             && self.may_grow() == other.may_grow()
             && self.priority == other.priority
+            && self.given_out == other.given_out
             && (!counts_cpu || self.cpu == other.cpu)
     }
 
@@ -312,6 +322,11 @@ impl GpuRequest {
     /// The pod's priority: GPUs that are kept for less important pods count as free for it.
     pub fn priority(&self) -> i32 {
         self.priority
+    }
+
+    /// How the GPUs are given out that it asks for.
+    pub fn given_out(&self) -> GivenOut {
+        self.given_out
     }
 
     /// The containers that request units, in admission order.

@@ -3,7 +3,7 @@
 //! Invariant: what is missing or unknown never counts as zero. Without memory a device takes the whole GPU, and a
 //! device that is none of the reported GPUs takes each GPU of the node on which the claim has no other device.
 
-use super::{Gpu, GpuShare};
+use super::{Gpu, GpuRequest, GpuShare, Isolation};
 use crate::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid};
 
 /// The devices on one node that a ResourceClaim has.
@@ -15,7 +15,7 @@ pub struct ResourceClaim {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The pods that it is reserved for.
+    /// The pods that it is reserved for; none where others keep it too.
     pub pods: Vec<PodUid>,
     /// Its devices on the node, without those of administrators' access, which take no room.
     pub devices: Vec<ClaimedDevice>,
@@ -42,6 +42,17 @@ impl ResourceClaim {
             sum = Some(MiB(device.memory?.0.saturating_add(before)));
         }
         sum
+    }
+
+    /// What was asked for, by its first device; `None` where that is none of the node's GPUs, `gpus`. All memory of one
+    /// counts as all of any.
+    #[must_use]
+    pub fn request(&self, gpus: &[Gpu]) -> Option<GpuRequest> {
+        let device = self.devices.first()?;
+        let gpu = gpus.iter().find(|gpu| device.is(&gpu.uuid))?;
+        let memory = device.memory.filter(|memory| *memory < gpu.memory);
+        let count = u32::try_from(self.devices.len()).ok()?;
+        GpuRequest::of_claim(count, memory, device.cores.unwrap_or_default(), Isolation::None)
     }
 
     /// What the claim takes of a GPU where it has a device; `None` elsewhere.

@@ -140,15 +140,22 @@ fn memory_that_claims_use_is_not_unmanaged_as_well() {
 }
 
 #[test]
-fn no_eviction_frees_what_a_claim_has() {
-    let mut ledger = NodeLedger::default();
-    ledger.set_gpus(vec![gpu(0, 24_576, 24)]);
-    ledger.set_resource_claim(claim("c", [device(0, Some(20_480), None)]));
+fn a_claim_ends_with_the_last_of_the_pods_that_it_is_reserved_for() {
     let (pod, request) = (PodUid::from("b"), ask(8));
-    let gpus = ledger.read();
-    assert_eq!(gpus.check(&pod, &request), Err(NoFit::NoRoom));
-    assert_eq!(fewest_on_gpus(gpus, &pod, &request, &RULE), None);
-    assert!(gpus.without(|uid| uid.as_str() == "a").check(&pod, &request).is_err());
+    for (pods, fewest) in [(&["a"][..], Some(1)), (&["a", "c"], Some(2)), (&[], None)] {
+        let mut ledger = NodeLedger::default();
+        ledger.set_gpus(vec![gpu(0, 24_576, 24)]);
+        let of_claim = claim("c", [device(0, Some(20_480), None)]);
+        let pods: Vec<PodUid> = pods.iter().copied().map(PodUid::from).collect();
+        ledger.set_resource_claim(ResourceClaim { pods: pods.clone(), ..of_claim });
+        let gpus = ledger.read();
+        assert_eq!(gpus.check(&pod, &request), Err(NoFit::NoRoom));
+        assert_eq!(fewest_on_gpus(gpus, &pod, &request, &RULE), fewest);
+        let without_a = gpus.without(|uid| uid.as_str() == "a");
+        assert_eq!(without_a.check(&pod, &request).is_ok(), fewest == Some(1));
+        let without_any = gpus.without(|uid| pods.contains(uid));
+        assert_eq!(without_any.check(&pod, &request).is_ok(), fewest.is_some());
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -87,15 +87,15 @@ impl Requests {
 
     /// Whether these are a pod's request and what it declares; `None` for a pod that does not count.
     pub(super) fn has(&self, hash: u64, pod: Option<&PodRequest>) -> bool {
-        let known = self.pods.iter().find(|pod| *pod & !MOST == hash).map(|pod| pod & MOST);
+        let known = self.cpu(hash);
         let declares = pod.filter(|pod| !pod.declares.is_none());
         known == pod.map(|pod| pod.cpu.min(MOST))
             && self.declared.get(hash) == declares.map(|pod| (pod.declares, pod.started_at))
     }
 
-    /// Whether a pod counts.
-    pub(super) fn counts(&self, hash: u64) -> bool {
-        self.pods.iter().any(|pod| *pod & !MOST == hash)
+    /// The request of a pod that counts, in thousandths of a core.
+    pub(super) fn cpu(&self, hash: u64) -> Option<u64> {
+        self.pods.iter().find(|pod| *pod & !MOST == hash).map(|pod| pod & MOST)
     }
 
     /// Sets the request of a pod and what it declares; `None` for a pod that no longer counts.

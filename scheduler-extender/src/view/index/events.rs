@@ -12,13 +12,15 @@ use jiff::Timestamp;
 use placement::resources::Amounts;
 use placement::units::{NodeName, PodUid};
 
-use super::{GpuPodId, Index, Notice, PodRequest, is_recent, may_start};
+use super::{ClaimingPod, GpuPodId, Index, Notice, PodRequest, is_recent, may_start};
 
 /// The data of a pod that the view keeps.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchedPod {
     /// A pod that requests GPU memory, or whose request cannot be read, with its use of CPU and memory.
     Gpu(Box<PodFacts>, PodUse),
+    /// A pod with ResourceClaims and without a node, and for which one it waits, if it does.
+    Claiming(PodUid, Option<ClaimingPod>),
     /// A pod without such a request, whose start or end affects decisions.
     Bound(BoundPod),
 }
@@ -30,6 +32,8 @@ pub struct BoundPod {
     pub(in crate::view) node: NodeName,
     pub(in crate::view) at: Timestamp,
     pub(in crate::view) usage: PodUse,
+    /// Whether it has ResourceClaims, and its deletion has begun.
+    pub(in crate::view) ends_claims: bool,
 }
 
 /// What a pod uses of CPU and memory, and until when.
@@ -79,8 +83,10 @@ impl Index {
                     self.loads.ended(&mut self.nodes, &facts.uid, node);
                 }
             }
+            Event::Gone(WatchedPod::Claiming(pod, _)) => self.end_claiming(&pod),
             // The binding still counts in the hot value.
             Event::Gone(WatchedPod::Bound(pod)) => {
+                self.claims.ending.remove(&pod.uid);
                 self.loads.ended(&mut self.nodes, &pod.uid, &pod.node);
             }
         }
@@ -94,12 +100,17 @@ impl Index {
         now: Timestamp,
     ) -> Vec<GpuPodId> {
         let mut gpu_pods = HashSet::new();
+        let mut claiming = HashSet::new();
         for pod in pods {
             self.apply_pod(pod, now);
             if let WatchedPod::Gpu(facts, _) = pod {
                 gpu_pods.insert(facts.uid.clone());
             }
+            if let WatchedPod::Claiming(uid, _) | WatchedPod::Bound(BoundPod { uid, .. }) = pod {
+                claiming.insert(uid);
+            }
         }
+        self.end_claiming_but(&claiming);
         let to_look_up = self.after_list(&gpu_pods, settled, now);
         let mut holding = Vec::new();
         for (uid, record) in &self.pods {
@@ -112,7 +123,12 @@ impl Index {
 
     fn apply_pod(&mut self, pod: &WatchedPod, now: Timestamp) {
         match pod {
-            WatchedPod::Bound(BoundPod { uid, node, at, usage }) => {
+            WatchedPod::Claiming(uid, pod) => self.set_claiming(uid, pod.as_ref()),
+            WatchedPod::Bound(BoundPod { uid, node, at, usage, ends_claims }) => {
+                self.end_claiming(uid);
+                if *ends_claims {
+                    self.claims.ending.insert(uid.clone());
+                }
                 self.apply_use(uid, node, *at, usage, now);
             }
             WatchedPod::Gpu(facts, usage) => self.apply_gpu_pod(facts, usage, now),
@@ -120,6 +136,7 @@ impl Index {
     }
 
     fn apply_gpu_pod(&mut self, facts: &PodFacts, usage: &PodUse, now: Timestamp) {
+        self.end_claiming(&facts.uid);
         match &facts.gpu {
             Ok(Some(gpu)) => {
                 self.count_start(facts, gpu, now);

@@ -123,7 +123,7 @@ impl Index {
         // A pod that is never bound costs its author nothing, and one without a claim is not by Bind: neither may
         // change where the pods of others go.
         if claim.is_some() && !std::mem::replace(&mut record.measured, true) {
-            self.measure.observe(&record.request);
+            self.observe(&record.request);
         }
         self.cancel_departure(uid, node);
         self.nodes.change(node, |node| {

@@ -1,12 +1,12 @@
-//! The measure of fragmentation: learned from the pods that were bound to GPUs, and recomputed periodically.
+//! The measure of fragmentation: learned from the pods that got GPUs, and recomputed periodically.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use placement::gpu::GpuRequest;
 use placement::gpu::fragmentation::{
     HeldParts, Measure, NodeClass, PodShape, RequestCounter, TypicalPods,
 };
+use placement::gpu::{GivenOut, GpuRequest};
 use placement::units::Units;
 
 use super::Index;
@@ -44,8 +44,7 @@ impl LearnedMeasure {
         self.measure.clone()
     }
 
-    /// Counts a pod that was bound.
-    pub(super) fn observe(&mut self, request: &GpuRequest) {
+    fn observe(&mut self, request: &GpuRequest) {
         self.learner.observe(&PodShape::of(request));
     }
 
@@ -80,24 +79,38 @@ fn classes<'n>(nodes: impl Iterator<Item = Vec<GpuKind<'n>>>) -> Vec<NodeClass> 
 }
 
 impl Index {
-    /// What the next measure of fragmentation is computed from, if that is due. The caller computes it and calls
-    /// [`Index::set_measure`].
-    pub(in crate::view) fn due_measure(&mut self) -> Option<MeasureInput> {
-        self.measure.due(self.nodes.iter().map(gpu_kinds))
+    /// Counts a pod that was bound.
+    pub(super) fn observe(&mut self, request: &GpuRequest) {
+        self.measures[request.given_out() as usize].observe(request);
+    }
+
+    /// What the next measure of fragmentation of GPUs that are given out in that way is computed from, if that is due.
+    /// The caller computes it and calls [`Index::set_measure`].
+    pub(in crate::view) fn due_measure(&mut self, way: GivenOut) -> Option<MeasureInput> {
+        if way == GivenOut::Claims {
+            self.observe_claims();
+        }
+        let mut nodes = Vec::new();
+        for node in self.nodes.iter() {
+            if node.ledger.given_out() == way {
+                nodes.push(gpu_kinds(node, way));
+            }
+        }
+        self.measures[way as usize].due(nodes.into_iter())
     }
 
     /// Puts a measure of fragmentation in force.
-    pub fn set_measure(&mut self, measure: Measure) {
-        self.measure.measure = Some(Arc::new(measure));
+    pub(in crate::view) fn set_measure(&mut self, way: GivenOut, measure: Measure) {
+        self.measures[way as usize].measure = Some(Arc::new(measure));
         self.changes.others = true;
     }
 }
 
-fn gpu_kinds(node: &Node) -> Vec<GpuKind<'_>> {
+fn gpu_kinds(node: &Node, way: GivenOut) -> Vec<GpuKind<'_>> {
     // Without a copy of any text: this runs every few seconds, under the lock.
     let mut kinds = Vec::with_capacity(node.ledger.gpus().len());
     for gpu in node.ledger.gpus() {
-        kinds.push((node.cpu.allocatable, gpu.model.as_str(), gpu.units.0));
+        kinds.push((node.cpu.allocatable, gpu.model.as_str(), gpu.size(way).0));
     }
     kinds
 }

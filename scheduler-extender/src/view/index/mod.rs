@@ -29,6 +29,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
+#[cfg(doc)]
+use placement::gpu::GivenOut;
 use placement::load::{MetricTable, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::units::{NodeName, PodUid};
@@ -47,6 +49,7 @@ use self::pod_record::PodRecord;
 pub use self::pod_record::{GpuPodId, HeldByDeleted, OtherPod, PodOnGpu, ReservationError};
 use self::publish::Changes;
 use self::refused::RefusedReadings;
+pub use self::resource_claims::ClaimingPod;
 use self::resource_claims::Claims;
 pub use self::unmanaged::GpuMemory;
 use super::estimates::LearnedUses;
@@ -72,7 +75,8 @@ pub struct Index {
     /// Pods without processes that the report of their node still had.
     ended: Vec<Ended>,
     back_offs: BackOffs,
-    measure: LearnedMeasure,
+    /// As in [`GivenOut::BOTH`].
+    measures: [LearnedMeasure; 2],
     learned: LearnedUses,
     /// The estimate rules of the shadow policy; `None` where it estimates nothing.
     shadow_estimates: Option<EstimateRules>,
@@ -123,7 +127,7 @@ impl Index {
             departures: Vec::new(),
             ended: Vec::new(),
             back_offs: BackOffs::default(),
-            measure: LearnedMeasure::default(),
+            measures: Default::default(),
             learned: LearnedUses::default(),
             shadow_estimates: None,
             claims: Claims::default(),

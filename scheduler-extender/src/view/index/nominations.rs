@@ -1,6 +1,6 @@
 //! GPUs that are kept for pods for which others were evicted.
 
-use placement::gpu::{Charge, ChoiceRule, GpuRequest};
+use placement::gpu::{Charge, ChoiceRule, GivenOut, GpuRequest};
 use placement::shares::SharedTable;
 use placement::units::{GpuId, NodeName, PodUid};
 
@@ -26,8 +26,9 @@ impl Index {
         });
     }
 
-    /// Ends [`Index::keep`].
+    /// Ends [`Index::keep`] or [`Index::keep_for_claim`].
     pub fn release_kept(&mut self, pod: &PodUid) {
+        self.end_kept_for_claim(pod);
         self.change_record(pod, |index, record| {
             if record.kept.take().is_some() {
                 index.set_nominated(pod, record);
@@ -39,7 +40,8 @@ impl Index {
     #[must_use]
     pub fn has_ending_pods_on(&self, node: &NodeName, gpus: &[GpuId]) -> bool {
         let Some(node) = self.nodes.get(node) else { return false };
-        let is_ending = |charge: &Charge| self.ending.contains_key(&charge.pod);
+        let ends = |pod: &PodUid| self.ending.contains_key(pod) || self.claims.ending.contains(pod);
+        let is_ending = |charge: &Charge| charge.pods().iter().any(ends);
         node.ledger.read().accounts().iter().any(|account| {
             gpus.contains(&account.gpu.uuid) && account.charges.iter().any(is_ending)
         })
@@ -74,7 +76,8 @@ impl Index {
     fn freed(&self, uid: &PodUid, node: &NodeName, request: &GpuRequest) -> Option<Vec<GpuId>> {
         // Whatever the policy's strategy, any GPU that is free then suffices. What the namespace may take is in the
         // request.
-        let rule = ChoiceRule { measure: self.measure.current(), ..ChoiceRule::default() };
+        let measure = self.measures[GivenOut::Units as usize].current();
+        let rule = ChoiceRule { measure, ..ChoiceRule::default() };
         let gpus = self.nodes.get(node)?.ledger.read();
         let choice =
             gpus.fit_without(|pod| self.ending.contains_key(pod), uid, request, &rule).ok()?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Index;
+use super::measure::LearnedMeasure;
 use super::nodes::Node;
 use crate::view::Current;
 use crate::view::snapshot::{
@@ -13,7 +14,7 @@ use crate::view::snapshot::{
 /// What has changed since the last snapshot beside nodes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Changes {
-    /// Whether anything but nodes has changed: the policy, the measure, back-offs, learned use.
+    /// Whether anything but nodes has changed: the policy, a measure, back-offs, learned use.
     pub(super) others: bool,
     /// Whether prepared values may be too old.
     pub(super) too_old: bool,
@@ -56,7 +57,7 @@ impl Index {
         } else {
             Arc::new(Snapshot {
                 policy: Arc::clone(&self.policy),
-                measure: self.measure.current(),
+                measures: self.measures.each_ref().map(LearnedMeasure::current),
                 back_offs: self.back_offs.nodes(),
                 names: self.names(last),
                 chunks: chunks.into(),

@@ -61,7 +61,7 @@ impl Nodes {
             let hash = self.uid_hash(uid);
             let requests = listing.entry(node.clone()).or_default();
             // A pod of the list may have been resized since it was reserved.
-            if !requests.counts(hash) {
+            if requests.cpu(hash).is_none() {
                 requests.set(hash, cpu);
             }
         }

@@ -3,22 +3,61 @@
 //! Invariant: a claim is charged on the nodes of its last known allocation, and nowhere once it is deallocated, gone or
 //! missing in a list. It asks for something until then.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use cluster::{Event, ShareAsk, WatchedResourceClaim};
 use jiff::Timestamp;
-use placement::gpu::{ClaimedDevice, ResourceClaim};
-use placement::units::{NodeName, ResourceClaimUid};
+use placement::gpu::{ClaimedDevice, GpuRequest, ResourceClaim};
+use placement::units::{GpuId, NodeName, PodUid, ResourceClaimUid};
 
-use super::{Index, Notice};
+use super::{GpuPodId, Index, Notice};
 
 /// What is known of ResourceClaims.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
     /// The nodes on which each claim is charged.
     charged: HashMap<ResourceClaimUid, Vec<NodeName>>,
-    /// What those ask for to which nothing is allocated, by namespace and name.
-    asks: HashMap<String, Vec<ShareAsk>>,
+    /// Those of which the measure of fragmentation has not counted the pod yet, each with its node.
+    uncounted: HashMap<ResourceClaimUid, (NodeName, ResourceClaim)>,
+    /// Those to which nothing is allocated, by namespace and name.
+    waiting: HashMap<String, UnallocatedClaim>,
+    /// The pods that wait for one.
+    pods: HashMap<PodUid, ClaimingPod>,
+    /// The nodes on which GPUs are kept for some of these.
+    kept: HashMap<PodUid, NodeName>,
+    /// Pods with claims whose deletion has begun.
+    pub(super) ending: HashSet<PodUid>,
+}
+
+/// A claim to which nothing is allocated.
+#[derive(Debug, Clone)]
+struct UnallocatedClaim {
+    asks: Vec<ShareAsk>,
+    /// Whether that is one share of any GPU, and all that the claim asks for.
+    is_one_share: bool,
+}
+
+/// A pod with one ResourceClaim for which kube-scheduler finds no node and that may preempt others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClaimingPod {
+    /// The pod.
+    pub(in crate::view) pod: GpuPodId,
+    /// The claim's name.
+    pub(in crate::view) claim: String,
+    /// The pod's priority.
+    pub(in crate::view) priority: i32,
+    /// When it was created.
+    pub(in crate::view) created_at: Option<Timestamp>,
+}
+
+impl Claims {
+    /// The largest share that these claims ask for.
+    fn largest_ask(&self, namespace: &str, claims: &[&str]) -> Option<&ShareAsk> {
+        let memory = |ask: &&ShareAsk| ask.memory.map_or(u64::MAX, |memory| memory.0);
+        let of = |claim: &&str| self.waiting.get(&key(namespace, claim));
+        claims.iter().filter_map(of).flat_map(|claim| &claim.asks).max_by_key(memory)
+    }
 }
 
 impl Index {
@@ -31,7 +70,8 @@ impl Index {
                 let listed: HashSet<_> = claims.iter().map(|claim| &claim.facts.uid).collect();
                 let mut gone: Vec<_> = self.claims.charged.keys().cloned().collect();
                 gone.retain(|uid| !listed.contains(uid));
-                self.claims.asks.clear();
+                let named: HashSet<_> = claims.iter().map(key_of).collect();
+                self.claims.waiting.retain(|key, _| named.contains(key));
                 for uid in gone {
                     self.charge_claim(&uid, BTreeMap::new());
                 }
@@ -39,7 +79,7 @@ impl Index {
             }
             Event::Applied(claim) => self.apply_resource_claim(&claim),
             Event::Gone(claim) => {
-                self.claims.asks.remove(&key(&claim.facts.namespace, &claim.facts.name));
+                self.claims.waiting.remove(&key_of(&claim));
                 self.charge_claim(&claim.facts.uid, BTreeMap::new());
             }
         }
@@ -47,9 +87,101 @@ impl Index {
 
     /// The largest share that these claims ask for and do not have yet. kube-scheduler counts the others too.
     pub(crate) fn largest_ask(&self, namespace: &str, claims: &[&str]) -> Option<&ShareAsk> {
-        let memory = |ask: &&ShareAsk| ask.memory.map_or(u64::MAX, |memory| memory.0);
-        let of = |claim: &&str| self.claims.asks.get(&key(namespace, claim));
-        claims.iter().filter_map(of).flatten().max_by_key(memory)
+        self.claims.largest_ask(namespace, claims)
+    }
+
+    /// Notes a pod that waits for its claim; `None` for one that waits for none, or no longer.
+    pub(super) fn set_claiming(&mut self, uid: &PodUid, pod: Option<&ClaimingPod>) {
+        match pod {
+            Some(pod) => drop(self.claims.pods.insert(uid.clone(), pod.clone())),
+            None => self.end_claiming(uid),
+        }
+    }
+
+    /// Forgets a pod that may have waited for its claims: it has a node, or is gone.
+    pub(super) fn end_claiming(&mut self, pod: &PodUid) {
+        if self.claims.pods.remove(pod).is_some() {
+            self.end_kept_for_claim(pod);
+        }
+    }
+
+    /// Forgets the pods with claims that are not in a list.
+    pub(super) fn end_claiming_but(&mut self, listed: &HashSet<&PodUid>) {
+        let mut gone: Vec<_> = self.claims.pods.keys().cloned().collect();
+        gone.retain(|pod| !listed.contains(pod));
+        gone.iter().for_each(|pod| self.end_claiming(pod));
+        self.claims.ending.retain(|pod| listed.contains(pod));
+    }
+
+    /// As [`Index::keep`], for a pod that waits for its claims and asks for this.
+    pub(crate) fn keep_for_claim(
+        &mut self,
+        pod: &PodUid,
+        node: &NodeName,
+        gpus: &[GpuId],
+        request: &GpuRequest,
+    ) {
+        self.end_kept_for_claim(pod);
+        if self.claims.pods.contains_key(pod) {
+            self.nodes.change_known(node, |known| known.ledger.nominate(pod, request, gpus));
+            self.claims.kept.insert(pod.clone(), node.clone());
+        }
+    }
+
+    /// Ends [`Index::keep_for_claim`].
+    pub(super) fn end_kept_for_claim(&mut self, pod: &PodUid) {
+        if let Some(node) = self.claims.kept.remove(pod) {
+            self.nodes.change_known(&node, |known| known.ledger.end_nomination(pod));
+        }
+    }
+
+    /// Whether nothing is allocated to a claim that asks for one share of any GPU, and for nothing else.
+    pub(in crate::view) fn asks_for_one_share(&self, namespace: &str, claim: &str) -> bool {
+        self.claims.waiting.get(&key(namespace, claim)).is_some_and(|claim| claim.is_one_share)
+    }
+
+    /// As [`Index::waiting_pods`], of the pods with one ResourceClaim that asks for one share and nothing else. Where
+    /// GPUs are kept for one of the pods that share a claim, the others do not wait.
+    #[must_use]
+    pub fn waiting_by_claims(&self) -> Vec<(GpuPodId, i32)> {
+        let Claims { pods, kept, .. } = &self.claims;
+        let claim = |it: &ClaimingPod| key(&it.pod.namespace, &it.claim);
+        let kept: HashSet<_> = kept.keys().filter_map(|pod| pods.get(pod).map(claim)).collect();
+        let mut waiting: Vec<_> = pods.values().collect();
+        waiting.retain(|it| {
+            self.asks_for_one_share(&it.pod.namespace, &it.claim) && !kept.contains(&claim(it))
+        });
+        waiting.sort_by_key(|it| (Reverse(it.priority), it.created_at, &it.pod.uid));
+        waiting.into_iter().map(|it| (it.pod.clone(), it.priority)).collect()
+    }
+
+    /// Whether GPUs are kept for another pod that has the same claim.
+    #[must_use]
+    pub fn keeps_for_claim_of(&self, uid: &PodUid) -> bool {
+        let Claims { pods, kept, .. } = &self.claims;
+        let Some(pod) = pods.get(uid) else { return false };
+        let is_same = |other: &ClaimingPod| {
+            other.claim == pod.claim && other.pod.namespace == pod.pod.namespace
+        };
+        kept.keys().any(|other| other != uid && pods.get(other).is_some_and(is_same))
+    }
+
+    /// Counts the pods of allocated claims in the measure of fragmentation once they are bound: by what all replicas
+    /// see, also after a restart.
+    pub(super) fn observe_claims(&mut self) {
+        let mut counted = Vec::new();
+        for (uid, (node, claim)) in &self.claims.uncounted {
+            let Some(node) = self.nodes.get(node) else { continue };
+            let cpu = |pod: &PodUid| node.cpu.requests.cpu(self.nodes.uid_hash(pod));
+            let cpu = claim.pods.iter().find_map(cpu);
+            if let (Some(cpu), Some(request)) = (cpu, claim.request(node.ledger.gpus())) {
+                counted.push((uid.clone(), request.with_cpu(cpu)));
+            }
+        }
+        for (uid, request) in counted {
+            self.claims.uncounted.remove(&uid);
+            self.observe(&request);
+        }
     }
 
     fn apply_resource_claim(&mut self, claim: &WatchedResourceClaim) {
@@ -58,18 +190,27 @@ impl Index {
             let (namespace, name) = (claim.facts.namespace.clone(), claim.facts.name.clone());
             self.notices.push(Notice::UnreadClaim { namespace, name, error: error.clone() });
         }
-        let key = key(&claim.facts.namespace, &claim.facts.name);
+        let key = key_of(claim);
         if claim.asks.is_empty() {
-            self.claims.asks.remove(&key);
+            self.claims.waiting.remove(&key);
         } else {
-            self.claims.asks.insert(key, claim.asks.clone());
+            let (asks, is_one_share) = (claim.asks.clone(), claim.is_one_share);
+            self.claims.waiting.insert(key, UnallocatedClaim { asks, is_one_share });
         }
         self.charge_claim(&claim.facts.uid, on_nodes(claim));
     }
 
     /// Charges a claim on these nodes, and on no other.
     fn charge_claim(&mut self, uid: &ResourceClaimUid, on: BTreeMap<NodeName, ResourceClaim>) {
-        for node in self.claims.charged.remove(uid).unwrap_or_default() {
+        let before = self.claims.charged.remove(uid);
+        match on.first_key_value() {
+            Some(on) if before.is_none() || self.claims.uncounted.contains_key(uid) => {
+                self.claims.uncounted.insert(uid.clone(), (on.0.clone(), on.1.clone()));
+            }
+            Some(_) => {}
+            None => drop(self.claims.uncounted.remove(uid)),
+        }
+        for node in before.unwrap_or_default() {
             if !on.contains_key(&node) {
                 self.nodes.change_known(&node, |node| node.ledger.release_resource_claim(uid));
             }
@@ -81,6 +222,10 @@ impl Index {
             self.nodes.change(&node, |node| node.ledger.set_resource_claim(claim));
         }
     }
+}
+
+fn key_of(claim: &WatchedResourceClaim) -> String {
+    key(&claim.facts.namespace, &claim.facts.name)
 }
 
 /// The name of a claim among those of all namespaces.
@@ -112,7 +257,7 @@ fn on_nodes(watched: &WatchedResourceClaim) -> BTreeMap<NodeName, ResourceClaim>
         uid: facts.uid.clone(),
         namespace: facts.namespace.clone(),
         name: facts.name.clone(),
-        pods: facts.reserved_for.clone(),
+        pods: if watched.is_for_pods_alone { facts.reserved_for.clone() } else { Vec::new() },
         devices,
     };
     devices.into_iter().map(|(node, devices)| (node, claim(devices))).collect()
@@ -120,11 +265,19 @@ fn on_nodes(watched: &WatchedResourceClaim) -> BTreeMap<NodeName, ResourceClaim>
 
 #[cfg(test)]
 mod tests {
-    use cluster::{Allocated, DeviceResult, ResourceClaimFacts};
-    use placement::units::{MiB, Units};
+    use cluster::{Allocated, DeviceResult, NodeFacts, ResourceClaimFacts, WatchCause};
+    use jiff::SignedDuration;
+    use placement::gpu::{Closed, Gpu, Isolation};
+    use placement::units::{Cores, MiB, Units};
+
+    use placement::names::Names;
+    use placement::reading::ReadingCodec;
+    use serde_json::json;
 
     use super::*;
-    use crate::view::{View, fixtures};
+    use crate::decisions::{DecidedPod, Decision, Evaluator};
+    use crate::node_request::CandidateNodes;
+    use crate::view::{BoundPod, PodEstimates, PodUse, View, WatchedPod, fixtures};
 
     fn claim(name: &str, devices: &[(&str, Option<u64>)]) -> WatchedResourceClaim {
         let result = |(pool, memory): &(&str, Option<u64>)| DeviceResult {
@@ -147,7 +300,13 @@ mod tests {
             node: None,
             allocated: (!devices.is_empty()).then_some(allocated),
         };
-        WatchedResourceClaim { facts, unreadable: None, asks: Vec::new() }
+        WatchedResourceClaim {
+            facts,
+            unreadable: None,
+            asks: Vec::new(),
+            is_one_share: true,
+            is_for_pods_alone: true,
+        }
     }
 
     fn apply(view: &View, event: Event<WatchedResourceClaim>) {
@@ -231,5 +390,112 @@ mod tests {
         let account = &snapshot.gpus("n").unwrap().accounts()[0];
         let [on] = &view.ask(|index| index.pods_on(account))[..] else { panic!("{account:?}") };
         assert_eq!((&*on.namespace, &*on.name, on.units), ("ml", "c", Units(4)));
+    }
+
+    /// 20 claims of a quarter of a GPU on nodes whose GPUs are given out by claims, each allocated after it waited.
+    fn after_20_claims(are_bound: bool) -> View {
+        let (view, memory) = (fixtures::view(), MiB(4096));
+        let gpu = Gpu { closed: Some(Closed::Claims), ..fixtures::gpu() };
+        let nodes = [("n", "1200m"), ("m", "64")].map(|(name, cpu)| {
+            let status = json!({ "allocatable": { "cpu": cpu } });
+            let node = json!({ "metadata": { "name": name }, "status": status });
+            let node: cluster::Node = serde_json::from_value(node).unwrap();
+            let facts = node.facts(&Names::default(), &ReadingCodec::default());
+            NodeFacts { gpus: Some(Ok(vec![gpu.clone()])), ..facts }
+        });
+        view.apply_nodes(Event::Listed(nodes.into()), Timestamp::UNIX_EPOCH);
+        let mut settled = HashSet::new();
+        for event in [Event::Listing, Event::Listed(Vec::new())] {
+            let _ = view.apply_pods(event, &mut settled, Timestamp::UNIX_EPOCH);
+        }
+        let (cores, isolation) = (Cores(0), Isolation::None);
+        for number in 0..20 {
+            let name = format!("c{number}");
+            let mut waits = claim(&name, &[]);
+            waits.asks = vec![ShareAsk { gpus: 1, memory: Some(memory), cores, isolation }];
+            apply(&view, Event::Applied(waits));
+            let mut allocated = claim(&name, &[("n", Some(memory.0))]);
+            allocated.facts.reserved_for = vec![PodUid::from(name.as_str())];
+            apply(&view, Event::Applied(allocated.clone()));
+            let pod = json!({
+                "metadata": { "uid": name },
+                "spec": { "nodeName": "n", "containers": [{ "resources": { "requests": { "cpu": "500m" } } }] },
+            });
+            let pod: cluster::Pod = serde_json::from_value(pod).unwrap();
+            let (names, at) = (Names::default(), Timestamp::UNIX_EPOCH);
+            if are_bound {
+                view.count_requests(&pod, &names, WatchCause::Changed, at);
+            }
+            view.renew_measure();
+            view.count_requests(&pod, &names, WatchCause::Gone, at);
+            apply(&view, Event::Gone(allocated));
+        }
+        view.renew_measure();
+        view
+    }
+
+    #[test]
+    fn what_is_kept_for_a_claim_ends_with_the_waiting_of_its_pod() {
+        let (view, request) =
+            (of_two_nodes(), GpuRequest::of_claim(1, Some(MiB(6_000)), Cores(0), Isolation::None));
+        let request = request.unwrap();
+        let uid = PodUid::from("p");
+        let id = GpuPodId { uid: uid.clone(), namespace: "ml".to_owned(), name: "p".to_owned() };
+        let claim = "c".to_owned();
+        let waits = ClaimingPod { pod: id, claim, priority: 7, created_at: None };
+        let waits = WatchedPod::Claiming(uid.clone(), Some(waits));
+        let at = Timestamp::UNIX_EPOCH;
+        let (node, usage, ends_claims) = ("n".into(), PodUse::default(), false);
+        let bound = BoundPod { uid: uid.clone(), node, at, usage, ends_claims };
+        let keep = || {
+            view.change(|index| {
+                index.keep_for_claim(&uid, &"n".into(), &["GPU-0".into()], &request)
+            });
+            free(&view, "n")
+        };
+        let apply = |event| {
+            let _ = view.apply_pods(event, &mut HashSet::new(), at);
+            free(&view, "n")
+        };
+        assert_eq!(keep(), Some(16), "it does not wait");
+        for end in [
+            Event::Applied(WatchedPod::Bound(bound)),
+            Event::Gone(waits.clone()),
+            Event::Applied(WatchedPod::Claiming(uid.clone(), None)),
+            Event::Listed(Vec::new()),
+        ] {
+            apply(Event::Applied(waits.clone()));
+            assert_eq!(keep(), Some(10));
+            assert_eq!(apply(Event::Listed(vec![waits.clone()])), Some(10));
+            assert_eq!(apply(end), Some(16));
+        }
+        apply(Event::Applied(waits));
+        keep();
+        view.change(|index| index.release_kept(&uid));
+        assert_eq!(free(&view, "n"), Some(16));
+    }
+
+    #[test]
+    fn what_is_allocated_counts_in_the_measure_once_its_pod_is_bound() {
+        for are_bound in [false, true] {
+            let measures = after_20_claims(are_bound).read().measures.clone();
+            assert_eq!(measures.map(|measure| measure.is_some()), [false, are_bound]);
+        }
+    }
+
+    #[test]
+    fn cpu_that_gpus_need_for_claims_has_a_price_for_pods_without_gpus() {
+        let view = after_20_claims(true);
+        let pod =
+            json!({ "spec": { "containers": [{ "resources": { "requests": { "cpu": "1" } } }] } });
+        let pod: cluster::Pod = serde_json::from_value(pod).unwrap();
+        let pod = DecidedPod::new(&pod, PodEstimates::default(), SignedDuration::ZERO);
+        let snapshot = view.read();
+        let nodes = CandidateNodes::new(snapshot.names(), ["n", "m"]);
+        let decision = Decision::new(snapshot, pod, None, nodes, Timestamp::UNIX_EPOCH);
+        let [little, much] = Evaluator::new(&decision).costs_to_gpus().unwrap()[..] else {
+            panic!()
+        };
+        assert!(little.0 > 0 && much.0 == 0, "{little:?} {much:?}");
     }
 }

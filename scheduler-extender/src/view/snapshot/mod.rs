@@ -15,7 +15,9 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use jiff::Timestamp;
 use placement::gpu::fragmentation::Measure;
-use placement::gpu::{BeyondUnits, Choice, ChoiceRule, GpuRequest, NoFit, NodeBackOff, NodeGpus};
+use placement::gpu::{
+    BeyondUnits, Choice, ChoiceRule, GivenOut, GpuRequest, NoFit, NodeBackOff, NodeGpus,
+};
 use placement::load::{Evaluation, NodeLoad, PodToPlace, ReadingStatus, ResolvedPolicy};
 use placement::units::{MetricName, NodeName, PodUid};
 
@@ -38,8 +40,8 @@ pub(crate) type PodUids = HashSet<PodUid, RandomState>;
 pub struct Snapshot {
     /// The policy in force.
     pub policy: Arc<ResolvedPolicy>,
-    /// The measure of fragmentation; `None` until enough pods were seen.
-    pub measure: Option<Arc<Measure>>,
+    /// The measures of fragmentation, as in [`GivenOut::BOTH`]; `None` until enough pods were seen.
+    pub measures: [Option<Arc<Measure>>; 2],
     /// The nodes that take no GPU pods for a while.
     pub back_offs: Arc<NodeBackOffs>,
     pub(super) names: Arc<NodeNames>,
@@ -51,7 +53,7 @@ impl Snapshot {
     pub(super) fn empty(policy: &Arc<ResolvedPolicy>) -> Self {
         Self {
             policy: Arc::clone(policy),
-            measure: None,
+            measures: [None, None],
             back_offs: Arc::default(),
             names: Arc::default(),
             chunks: Box::default(),
@@ -119,10 +121,17 @@ impl Snapshot {
         Some(&chunk.nodes[slot % CHUNK])
     }
 
-    /// The rule by which GPUs and nodes are chosen.
+    /// The rule by which GPUs are chosen that are given out by units, and nodes for these.
     #[must_use]
     pub fn choice_rule(&self) -> ChoiceRule {
-        ChoiceRule { strategy: self.policy.policy.gpu.placement, measure: self.measure.clone() }
+        self.choice_rule_of(GivenOut::Units)
+    }
+
+    /// As [`Snapshot::choice_rule`], for GPUs that are given out in that way.
+    #[must_use]
+    pub fn choice_rule_of(&self, way: GivenOut) -> ChoiceRule {
+        let measure = self.measures[way as usize].clone();
+        ChoiceRule { strategy: self.policy.policy.gpu.placement, measure }
     }
 
     /// What pods of a namespace may take of GPUs beyond their units.

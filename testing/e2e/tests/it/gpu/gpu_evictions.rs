@@ -34,9 +34,15 @@ const RIGHTS: &str = "plimsoll-scheduler-extender-evictions";
 const LOOKS: Duration = BINDING;
 
 fn fewest(env: &TestEnv) -> Result<()> {
-    let done = apply(env, VALUES[1])
-        .and_then(|()| with_full_gpus(env, forbidden))
-        .and_then(|()| with_full_gpus(env, evicted));
+    evicting(env, || {
+        with_full_gpus(env, forbidden)?;
+        with_full_gpus(env, evicted)
+    })
+}
+
+/// Runs `work` while the extender evicts for GPUs.
+pub(crate) fn evicting(env: &TestEnv, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    let done = apply(env, VALUES[1]).and_then(|()| work());
     let restored = apply(env, VALUES[0]).and_then(|()| {
         let kinds = ["clusterrole", "clusterrolebinding"].map(|kind| format!("{kind}/{RIGHTS}"));
         env.cluster()?.kubectl_run(&["delete", &kinds[0], &kinds[1]]).map(drop)

@@ -17,6 +17,7 @@ use super::aliyun::RECOVERED;
 use super::forced_deletion::{
     NEXT, delete_by_force, ends_before_next, is_there, started_of, stubborn,
 };
+use super::gpu_evictions::evicting;
 use super::gpus::closed;
 use crate::cluster::admission::token;
 use crate::env::{NAMESPACE, TestEnv, parse};
@@ -27,6 +28,7 @@ use crate::support::pods::{
     START, all_running, create, create_all, delete_all, get, gpu_container, gpu_pods, list,
     message, name, node, on_node, phase, pod, running, runs, uid, unschedulable,
 };
+use crate::support::priorities::{self, HIGH, of_class};
 use crate::support::resource_claims::{
     CLASS, CLOSED, DRIVER, Device, SLICES, Share, UNHEALTHY, allocated, asked_mib, audit,
     audit_exactly, claims, devices, has_shares, no_gpu_is_over, set_by_claims, slice, slice_name,
@@ -43,6 +45,8 @@ pub(crate) const FACTS: &[Fact] = &[
         .smoke(),
     on_our_nodes("two_halves_on_each_gpu_at_once", halves).takes(25),
     on_our_nodes("pods_with_claims_go_to_the_fullest_gpu_of_all_nodes", fullest).takes(30),
+    on_our_nodes("the_less_important_pods_of_one_gpu_go_for_a_pod_with_a_claim", preempts)
+        .takes(90),
     on_our_nodes("a_forced_deletion_holds_the_memory_until_the_process_has_ended", forced)
         .takes(60),
     on_our_nodes("claims_survive_restarts_of_the_device_plugin_and_the_kubelet", restarts)
@@ -63,6 +67,8 @@ const LARGEST_GIB: u64 = 6;
 const NEXT_RUNS: Duration = Duration::from_secs(60);
 /// The driver finds out by itself that a pod is gone which its kubelet has forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(130);
+/// The first look at a pod that waits comes after 10 s, and kube-scheduler tries it once the evicted have ended.
+const EVICTED: Duration = Duration::from_secs(90);
 const TAINTED: Duration = Duration::from_secs(10);
 /// The kubelet's record of prepared claims, inside a node.
 const KUBELET_RECORD: &str = "/var/lib/kubelet/dra_manager_state";
@@ -205,6 +211,35 @@ fn fullest(env: &TestEnv) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// kube-scheduler itself evicts nobody for a claim. All GPUs are full: of halves the first, of important pods the
+/// others.
+fn preempts(env: &TestEnv) -> Result<()> {
+    let host = host(env)?;
+    let in_full = || {
+        let [first, others @ ..] = host.gpus() else { bail!("no GPU") };
+        let half = Share::of_gpu(GPU_MIB / 2, &first.uuid);
+        half.create(env)?;
+        create_all(
+            env,
+            vec![on_node(host, half.pod("half-0")), on_node(host, half.pod("half-1"))],
+        )?;
+        for (n, gpu) in others.iter().enumerate() {
+            let whole = Share::of_gpu(GPU_MIB, &gpu.uuid);
+            whole.create(env)?;
+            create(env, of_class(on_node(host, whole.pod(&format!("whole-{n}"))), HIGH))?;
+        }
+        all_running(env, START)?;
+        let any = Share::of(GPU_MIB);
+        any.create(env)?;
+        create(env, of_class(on_node(host, any.pod("train")), HIGH))?;
+        running(env, "train", EVICTED)?;
+        let left: BTreeSet<String> = list(env)?.iter().map(|pod| name(pod).to_owned()).collect();
+        ensure!(!left.iter().any(|name| name.starts_with("half")), "these are left: {left:?}");
+        audit_exactly(env, usize::from(GPUS)).map(drop)
+    };
+    evicting(env, || priorities::with(env, || with(env, host, in_full)))
 }
 
 /// Kubernetes frees the claim of a pod that is deleted by force at once, and kube-scheduler gives its GPU to the next.
