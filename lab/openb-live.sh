@@ -36,6 +36,7 @@ sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kub
   -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
   deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
 [ "${EXTENDER:-}" = none ] && sed -i '/^extenders:/,/^[a-z]/{/^extenders:/d;/^[a-z]/!d}' "$work/scheduler.yaml"
+began=$SECONDS
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" --authorization-always-allow-paths=/metrics
 
 count() { # NAME LABEL: of one line of the scheduler's metrics
@@ -48,11 +49,13 @@ until [ "$tried" -ge "$pods" ]; do
   tried=$(($(count scheduler_schedule_attempts_total 'result="scheduled"') + $(count scheduler_pending_pods 'queue="unschedulable"')))
   [ -t 2 ] && printf '\r%d of %d pods' "$tried" "$pods" >&2
 done
+took=$((SECONDS - began))
 sleep 5 # bindings under way
 
 # shellcheck disable=SC2016
 given='def units: if endswith("k") then rtrimstr("k") | tonumber * 1000 else tonumber end; [.items[] | select(.spec.nodeName) | .metadata.labels.units // .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // "0" | units] | add' # the API server writes 1000 as 1k
 bound=$(ask "$url/api/v1/namespaces/default/pods" | jq "$given")
 capacity=$(jq -s '[.[].metadata.annotations["plimsoll.dev/gpu-cards"] // "[]" | fromjson[].units] | add' "$work/nodes.json")
-awk -v bound="$bound" -v capacity="$capacity" -v seed="$seed" 'BEGIN { printf "live, seed %d: %.2f%% of the GPUs are given out\n", seed, 100 * bound / capacity }'
+awk -v bound="$bound" -v capacity="$capacity" -v seed="$seed" -v pods="$pods" -v took="$took" \
+  'BEGIN { printf "live, seed %d: %.2f%% of the GPUs are given out, %d pods a second\n", seed, 100 * bound / capacity, pods / took }'
 [ "${#by_claims[@]}" -gt 0 ] || target/release/openb "${lists[@]}" --policy plimsoll,bestfit

@@ -23,6 +23,7 @@ use crate::cluster::admission::token;
 use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::failures::chaos::setting;
 use crate::support::callers::{Caller, Verb};
+use crate::support::extender_client::EXTENDER;
 use crate::support::gpu_audit;
 use crate::support::pods::{
     START, all_running, create, create_all, delete_all, get, gpu_container, gpu_pods, list,
@@ -51,6 +52,7 @@ pub(crate) const FACTS: &[Fact] = &[
         .takes(60),
     on_our_nodes("claims_survive_restarts_of_the_device_plugin_and_the_kubelet", restarts)
         .takes(200),
+    on_our_nodes("claims_are_carried_out_while_programs_are_killed_in_bursts", killed).takes(400),
     on_our_nodes("a_node_in_units_mode_and_one_in_claims_mode_side_by_side", side_by_side)
         .takes(100),
     on_our_nodes("an_unhealthy_gpu_is_tainted_within_ten_seconds_and_recovers", unhealthy)
@@ -218,7 +220,8 @@ fn fullest(env: &TestEnv) -> Result<()> {
 fn preempts(env: &TestEnv) -> Result<()> {
     let host = host(env)?;
     let in_full = || {
-        let [first, others @ ..] = host.gpus() else { bail!("no GPU") };
+        let gpus = host.gpus();
+        let [first, others @ ..] = &gpus[..] else { bail!("no GPU") };
         let half = Share::of_gpu(GPU_MIB / 2, &first.uuid);
         half.create(env)?;
         create_all(
@@ -235,8 +238,11 @@ fn preempts(env: &TestEnv) -> Result<()> {
         any.create(env)?;
         create(env, of_class(on_node(host, any.pod("train")), HIGH))?;
         running(env, "train", EVICTED)?;
-        let left: BTreeSet<String> = list(env)?.iter().map(|pod| name(pod).to_owned()).collect();
-        ensure!(!left.iter().any(|name| name.starts_with("half")), "these are left: {left:?}");
+        wait_for("the less important pods to be gone, and no others", START, || {
+            let left: BTreeSet<String> = list(env)?.iter().map(|it| name(it).to_owned()).collect();
+            ensure!(!left.iter().any(|name| name.starts_with("half")), "{left:?} are left");
+            Ok((left.len() == usize::from(GPUS)).then_some(()))
+        })?;
         audit_exactly(env, usize::from(GPUS)).map(drop)
     };
     evicting(env, || priorities::with(env, || with(env, host, in_full)))
@@ -285,6 +291,43 @@ fn restarts(env: &TestEnv) -> Result<()> {
         delete_all(env, ["holds"])?;
         running(env, "waits", FORGOTTEN)?;
         audit_exactly(env, 1).map(drop)
+    })
+}
+
+/// While claims come and go, each program that has to do with them is killed as soon as it is back.
+fn killed(env: &TestEnv) -> Result<()> {
+    let host = host(env)?;
+    with(env, host, || {
+        let shares: Vec<Share> = (1..=LARGEST_GIB).map(|gib| Share::of(gib * GIB)).collect();
+        shares.iter().try_for_each(|share| share.create(env))?;
+        for program in [PLUGIN, "kubelet", EXTENDER] {
+            let pods = shares.iter().cycle().zip(0..2 * LARGEST_GIB);
+            let name = |n| format!("{program}-{n}");
+            create_all(env, pods.map(|(share, n)| on_node(host, share.pod(&name(n)))).collect())?;
+            for _ in 0..3 {
+                kill(env, host, program)?;
+            }
+            as_many_as_fit_run(env, host)?;
+            let (compared, _) = audit(env)?;
+            ensure!(!compared.is_empty(), "no pod runs");
+            delete_all(env, compared.iter().map(String::as_str))?;
+        }
+        Ok(())
+    })
+}
+
+/// Kills a program, and waits until it is there again.
+fn kill(env: &TestEnv, host: &Node, program: &str) -> Result<()> {
+    let find = || match program {
+        "kubelet" => Ok(host.service(program)?.into_iter().collect()),
+        _ => env.programs(program),
+    };
+    let before = find()?;
+    ensure!(!before.is_empty(), "{program} does not run");
+    processes::kill_all(&before)?;
+    wait_for(&format!("{program} to be back"), START, || {
+        let now = find()?;
+        Ok((now.len() == before.len() && !now.iter().any(|pid| before.contains(pid))).then_some(()))
     })
 }
 
