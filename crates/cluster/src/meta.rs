@@ -34,6 +34,8 @@ pub(crate) struct Owner {
     pub(crate) kind: String,
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) name: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub(crate) uid: String,
     /// Whether the owner manages the object; at most one of its owners does.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) controller: bool,

@@ -116,8 +116,9 @@ pub struct WatchedResourceClaim {
     pub asks: Vec<ShareAsk>,
     /// Whether it asks for one share of any GPU and for nothing else.
     pub is_one_share: bool,
-    /// Whether it is reserved for the pods of the facts and for nothing else.
-    pub is_for_pods_alone: bool,
+    /// Whether it ends with the one pod that it is reserved for, and that owns it. Any other claim stays allocated
+    /// while a successor of that pod, which may come first, uses it.
+    pub ends_with_its_pod: bool,
 }
 
 /// Why a ResourceClaim cannot be read.
@@ -182,9 +183,11 @@ impl ResourceClaim {
         let unreadable = faults.0.map(|Fault { field, why }| format!("{field}: {why}"));
         let asks = self.asks(driver, class);
         let is_one_share = is_one_share(&self.spec, &asks);
-        let users = items(&self.status, "/reservedFor").count();
-        let is_for_pods_alone = users == facts.reserved_for.len();
-        WatchedResourceClaim { facts, unreadable, asks, is_one_share, is_for_pods_alone }
+        let is_sole_user = items(&self.status, "/reservedFor").count() == 1;
+        let mut owners = self.metadata.owners.iter().filter(|owner| owner.kind == "Pod");
+        let ends_with_its_pod = is_sole_user
+            && owners.any(|owner| facts.reserved_for.iter().any(|pod| pod.as_str() == owner.uid));
+        WatchedResourceClaim { facts, unreadable, asks, is_one_share, ends_with_its_pod }
     }
 
     /// What it asks for of `driver`, whose DeviceClass is `class`; nothing once anything is allocated to it.

@@ -28,8 +28,12 @@ pub(super) fn rank(
     for node in nodes {
         let gpus = snapshot.gpus(node.as_str()).and_then(|gpus| gpus.found_by(search.request));
         let Some(gpus) = gpus else { continue };
-        if let Some(fewest) = search.fewest(gpus, &rule) {
-            ranked.push((of_no_use.contains(node), fewest, node.clone()));
+        let is_short = gpus.cpu().is_some_and(|free| free < search.request.cpu());
+        match search.fewest(gpus, &rule) {
+            // What keeps the pod off is no GPU, and kube-scheduler itself evicts for the rest.
+            Some(0) if is_short => {}
+            Some(fewest) => ranked.push((of_no_use.contains(node), fewest, node.clone())),
+            None => {}
         }
     }
     ranked.sort();

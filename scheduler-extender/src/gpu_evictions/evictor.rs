@@ -188,10 +188,17 @@ impl Evictor {
         for controller in pods.iter().filter_map(|victim| victim.controller.clone()) {
             evicted.moved.insert(controller, Instant::now());
         }
-        self.view.change(|index| match &waiting.by_claim {
+        let waits = self.view.change(|index| match &waiting.by_claim {
             Some(request) => index.keep_for_claim(uid, &node, &gpus, request),
-            None => index.keep(uid, &node, gpus.clone()),
+            None => {
+                index.keep(uid, &node, gpus.clone());
+                true
+            }
         });
+        if !waits {
+            return RoundOutcome::Later;
+        }
+        waiting.of_no_use.remove(&node);
         waiting.kept = Some(KeptGpus::new(node.clone(), gpus));
         let mut gone = 0;
         for Victim { pod: victim, moves_to, .. } in &pods {

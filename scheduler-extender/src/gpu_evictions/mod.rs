@@ -6,8 +6,9 @@
 //! Eviction API, and keeps that GPU for the pod.
 //!
 //! Nor does its preemption begin for a pod whose ResourceClaim finds no room: it does not know that a claim ends with
-//! its pods. It asks no extender then either, so the task takes these pods from the view, and looks at their rules
-//! itself, but for those that a node's pods have about others. What it keeps for them, other replicas do not know.
+//! the pod that owns it. It asks no extender then either, so the task takes these pods from the view, and looks at
+//! their rules itself, but for those that a node's pods have about others. What it keeps for them, other replicas do
+//! not know.
 //!
 //! With `--move-for-cards` it first looks for pods whose successors fit elsewhere ([`crate::moves`]). That also helps
 //! pods that no node has enough units for in total. kube-scheduler does not call Filter for these, so the task takes

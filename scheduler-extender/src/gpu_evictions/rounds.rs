@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use placement::gpu::GpuRequest;
 use placement::load::Verdict;
 use placement::moves::{PodNeeds, Proposal};
+use placement::node_rules::NodeRules;
 use placement::units::{NodeName, PodUid};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
@@ -186,20 +187,21 @@ impl Evictor {
         }
         let needs = applicant(&self.client, &waiting.pod, &self.names, CALL_TIMEOUT).await;
         let Ok(Some(PodNeeds { rules, .. })) = needs else { return RoundOutcome::Later };
-        waiting.nodes = self.nodes_by_claims(pod);
+        waiting.nodes = self.nodes_by_claims(pod, &rules);
         waiting.by_claim = Some(request.clone());
         let (view, client, names) = (&*self.view, &self.client, &*self.names);
         let search = VictimSearch { view, client, names, pod, request: &request, rules };
         self.make_room(uid, &search, waiting, evicted).await
     }
 
-    /// The nodes whose GPUs are given out by claims and that Filter accepts by their load.
-    fn nodes_by_claims(&self, pod: &Pod) -> Vec<NodeName> {
+    /// The nodes whose GPUs are given out by claims, that the rules select, and that Filter accepts by their load.
+    fn nodes_by_claims(&self, pod: &Pod, rules: &NodeRules) -> Vec<NodeName> {
         let current = self.view.current();
         let snapshot = &current.snapshot;
         let mut nodes = Vec::new();
         for (node, gpus) in snapshot.nodes_with_gpus() {
-            if gpus.for_claims().is_some() {
+            let Some(load) = snapshot.load(node.as_str()) else { continue };
+            if gpus.for_claims().is_some() && rules.select(node.as_str(), &load.labels) {
                 nodes.push(node.clone());
             }
         }

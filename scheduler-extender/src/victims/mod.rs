@@ -13,7 +13,8 @@ use std::iter::zip;
 
 use cluster::{Client, Occupants, Pod, PodReference};
 use placement::gpu::{
-    Candidates, ChoiceRule, Evictable, GpuRequest, NodeGpus, Victims, fewest_on_gpus, victims,
+    Candidates, ChoiceRule, Evictable, GivenOut, GpuRequest, NodeGpus, Victims, fewest_on_gpus,
+    victims,
 };
 use placement::moves::beyond_budgets;
 use placement::names::Names;
@@ -108,9 +109,11 @@ impl VictimSearch<'_> {
         let gpus =
             found.without(|pod| occupants.ending.contains(pod) || held.departed().contains(pod));
         if gpus.fit_without(|pod| *pod == uid, &uid, self.request, &rule).is_ok() {
-            // What of other resources those that are ending hold is not known.
+            // Filter was asked about units only where other resources suffice. What of these those hold that are ending
+            // is not known.
             let is_short = occupants.shortfall.iter().any(|lacks| *lacks > 0.0);
-            let fits = !is_short || !occupants.ending.is_empty();
+            let is_by_claim = self.request.given_out() == GivenOut::Claims;
+            let fits = !is_by_claim || !is_short || !occupants.ending.is_empty();
             return if fits { NodeResult::Fits } else { NodeResult::NoneHelps };
         }
         let mut evictable = may_go(occupants);

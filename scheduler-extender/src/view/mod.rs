@@ -210,21 +210,28 @@ impl View {
     /// some milliseconds with 5,000 nodes, without the lock.
     pub fn renew_measure(&self) {
         for way in GivenOut::BOTH {
-            let Some(input) = self.change(|index| index.due_measure(way)) else { continue };
-            let measure = input.compute(&held(&self.read(), way));
-            self.change(|index| index.set_measure(way, measure));
+            let due = self.change(|index| index.due_measure(way));
+            let snapshot = self.read();
+            let measure = due.map(|input| input.compute(&held(&snapshot, way)));
+            self.reprice_by(&snapshot, way, measure);
         }
-        self.reprice();
     }
 
     /// Computes what the measure of fragmentation takes from the free room, as [`View::renew_measure`].
     pub fn reprice(&self) {
         let snapshot = self.read();
-        for way in GivenOut::BOTH {
-            let measure = snapshot.measures[way as usize].as_ref();
-            if let Some(next) = measure.and_then(|measure| repriced(&snapshot, way, measure)) {
-                self.change(|index| index.set_measure(way, next));
-            }
+        GivenOut::BOTH.into_iter().for_each(|way| self.reprice_by(&snapshot, way, None));
+    }
+
+    /// Puts a measure in force with what it takes from the free room: a new one, or the last one where that changes.
+    fn reprice_by(&self, snapshot: &Snapshot, way: GivenOut, new: Option<Measure>) {
+        let last = snapshot.measures[way as usize].as_deref();
+        let next = match &new {
+            Some(measure) => repriced(snapshot, way, measure),
+            None => last.and_then(|measure| repriced(snapshot, way, measure)),
+        };
+        if let Some(next) = next.or(new) {
+            self.change(|index| index.set_measure(way, next));
         }
     }
 

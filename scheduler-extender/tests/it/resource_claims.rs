@@ -179,6 +179,8 @@ fn pod_of_priority(sim: &Sim, name: &str, priority: i64, on: Option<&str>, claim
     if on.is_some() {
         let uid = &pod["metadata"]["uid"];
         claim["status"]["reservedFor"] = json!([{ "resource": "pods", "name": name, "uid": uid }]);
+        claim["metadata"]["ownerReferences"] =
+            json!([{ "apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid }]);
     }
     sim.put(claim);
 }
@@ -189,9 +191,10 @@ fn evicted(sim: &Sim) -> Vec<String> {
     evictions.into_iter().map(|eviction| eviction.name).collect()
 }
 
-/// On node `a` two claims hold the GPU, on `b` one does, and on `c` one that two pods share.
+/// On node `a` two claims hold the GPU, on `b` one does, on `c` one that two pods share, and on `d` one that no pod
+/// owns.
 fn full_gpus(sim: &Sim) {
-    for name in ["a", "b", "c"] {
+    for name in ["a", "b", "c", "d"] {
         sim.put(node_by_claims(name).with("cpu", 16));
     }
     for (name, node, memory) in [("small-0", "a", "7Gi"), ("small-1", "a", "7Gi")] {
@@ -205,6 +208,11 @@ fn full_gpus(sim: &Sim) {
             { "resource": "pods", "name": "shares", "uid": uid },
             { "resource": "pods", "name": "important", "uid": "uid-of-important" },
         ]);
+    });
+    // A successor of its pod would use it.
+    pod_of_priority(sim, "named", 0, Some("d"), &claim("named", "d", "14Gi"));
+    sim.change(RESOURCE_CLAIMS, "ml", "named", |claim| {
+        claim["metadata"].as_object_mut().unwrap().remove("ownerReferences");
     });
 }
 

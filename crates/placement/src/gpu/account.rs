@@ -177,7 +177,9 @@ impl Charge {
 
     /// Whether it ends once the pods are gone for which `gone` is true.
     pub(super) fn ends_without(&self, gone: impl Fn(&PodUid) -> bool) -> bool {
-        !self.pods().is_empty() && self.pods().iter().all(gone)
+        self.claim.as_ref().is_none_or(|claim| claim.ends_with_pods)
+            && !self.pods().is_empty()
+            && self.pods().iter().all(gone)
     }
 
     /// Whether the units are taken for this pod. What is kept for itself, or for a less important pod, is not.

@@ -15,8 +15,10 @@ pub struct ResourceClaim {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The pods that it is reserved for; none where others keep it too.
+    /// The pods that it is reserved for.
     pub pods: Vec<PodUid>,
+    /// Whether it ends once these are gone.
+    pub ends_with_pods: bool,
     /// Its devices on the node, without those of administrators' access, which take no room.
     pub devices: Vec<ClaimedDevice>,
 }

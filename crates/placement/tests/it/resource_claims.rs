@@ -49,6 +49,7 @@ fn claim(uid: &str, devices: impl IntoIterator<Item = ClaimedDevice>) -> Resourc
         namespace: "ml".to_owned(),
         name: format!("claim-{uid}"),
         pods: vec![PodUid::from("a")],
+        ends_with_pods: true,
         devices: devices.into_iter().collect(),
     }
 }
@@ -142,12 +143,18 @@ fn memory_that_claims_use_is_not_unmanaged_as_well() {
 #[test]
 fn a_claim_ends_with_the_last_of_the_pods_that_it_is_reserved_for() {
     let (pod, request) = (PodUid::from("b"), ask(8));
-    for (pods, fewest) in [(&["a"][..], Some(1)), (&["a", "c"], Some(2)), (&[], None)] {
+    for (pods, ends_with_pods, fewest) in [
+        (&["a"][..], true, Some(1)),
+        (&["a", "c"], true, Some(2)),
+        (&[], true, None),
+        (&["a"], false, None),
+    ] {
         let mut ledger = NodeLedger::default();
         ledger.set_gpus(vec![gpu(0, 24_576, 24)]);
         let of_claim = claim("c", [device(0, Some(20_480), None)]);
         let pods: Vec<PodUid> = pods.iter().copied().map(PodUid::from).collect();
-        ledger.set_resource_claim(ResourceClaim { pods: pods.clone(), ..of_claim });
+        let of_claim = ResourceClaim { pods: pods.clone(), ends_with_pods, ..of_claim };
+        ledger.set_resource_claim(of_claim);
         let gpus = ledger.read();
         assert_eq!(gpus.check(&pod, &request), Err(NoFit::NoRoom));
         assert_eq!(fewest_on_gpus(gpus, &pod, &request, &RULE), fewest);

@@ -13,6 +13,9 @@ use placement::units::{GpuId, NodeName, PodUid, ResourceClaimUid};
 
 use super::{GpuPodId, Index, Notice};
 
+/// Pods of a namespace that others are evicted for at one time: those with units have the rest of its places.
+const MAX_WAITING: usize = 16;
+
 /// What is known of ResourceClaims.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
@@ -113,19 +116,23 @@ impl Index {
         self.claims.ending.retain(|pod| listed.contains(pod));
     }
 
-    /// As [`Index::keep`], for a pod that waits for its claims and asks for this.
+    /// As [`Index::keep`], for a pod that waits for its claim and asks for this. Returns whether it still does.
+    #[must_use]
     pub(crate) fn keep_for_claim(
         &mut self,
         pod: &PodUid,
         node: &NodeName,
         gpus: &[GpuId],
         request: &GpuRequest,
-    ) {
+    ) -> bool {
         self.end_kept_for_claim(pod);
-        if self.claims.pods.contains_key(pod) {
+        let waiting = self.claims.pods.get(pod);
+        let waits = waiting.is_some_and(|it| self.asks_for_one_share(&it.pod.namespace, &it.claim));
+        if waits {
             self.nodes.change_known(node, |known| known.ledger.nominate(pod, request, gpus));
             self.claims.kept.insert(pod.clone(), node.clone());
         }
+        waits
     }
 
     /// Ends [`Index::keep_for_claim`].
@@ -140,8 +147,8 @@ impl Index {
         self.claims.waiting.get(&key(namespace, claim)).is_some_and(|claim| claim.is_one_share)
     }
 
-    /// As [`Index::waiting_pods`], of the pods with one ResourceClaim that asks for one share and nothing else. Where
-    /// GPUs are kept for one of the pods that share a claim, the others do not wait.
+    /// As [`Index::waiting_pods`], of the pods with one ResourceClaim that asks for one share and nothing else, some of
+    /// each namespace. Where GPUs are kept for one of the pods that share a claim, the others do not wait.
     #[must_use]
     pub fn waiting_by_claims(&self) -> Vec<(GpuPodId, i32)> {
         let Claims { pods, kept, .. } = &self.claims;
@@ -152,6 +159,12 @@ impl Index {
             self.asks_for_one_share(&it.pod.namespace, &it.claim) && !kept.contains(&claim(it))
         });
         waiting.sort_by_key(|it| (Reverse(it.priority), it.created_at, &it.pod.uid));
+        let mut of_namespace: HashMap<&str, usize> = HashMap::new();
+        waiting.retain(|it| {
+            let before = of_namespace.entry(&it.pod.namespace).or_default();
+            *before += 1;
+            *before <= MAX_WAITING
+        });
         waiting.into_iter().map(|it| (it.pod.clone(), it.priority)).collect()
     }
 
@@ -257,7 +270,8 @@ fn on_nodes(watched: &WatchedResourceClaim) -> BTreeMap<NodeName, ResourceClaim>
         uid: facts.uid.clone(),
         namespace: facts.namespace.clone(),
         name: facts.name.clone(),
-        pods: if watched.is_for_pods_alone { facts.reserved_for.clone() } else { Vec::new() },
+        pods: facts.reserved_for.clone(),
+        ends_with_pods: watched.ends_with_its_pod,
         devices,
     };
     devices.into_iter().map(|(node, devices)| (node, claim(devices))).collect()
@@ -305,7 +319,7 @@ mod tests {
             unreadable: None,
             asks: Vec::new(),
             is_one_share: true,
-            is_for_pods_alone: true,
+            ends_with_its_pod: true,
         }
     }
 
@@ -441,23 +455,27 @@ mod tests {
         let request = request.unwrap();
         let uid = PodUid::from("p");
         let id = GpuPodId { uid: uid.clone(), namespace: "ml".to_owned(), name: "p".to_owned() };
-        let claim = "c".to_owned();
-        let waits = ClaimingPod { pod: id, claim, priority: 7, created_at: None };
+        let of_claim = "c".to_owned();
+        let waits = ClaimingPod { pod: id, claim: of_claim, priority: 7, created_at: None };
         let waits = WatchedPod::Claiming(uid.clone(), Some(waits));
         let at = Timestamp::UNIX_EPOCH;
         let (node, usage, ends_claims) = ("n".into(), PodUse::default(), false);
         let bound = BoundPod { uid: uid.clone(), node, at, usage, ends_claims };
         let keep = || {
-            view.change(|index| {
-                index.keep_for_claim(&uid, &"n".into(), &["GPU-0".into()], &request)
-            });
-            free(&view, "n")
+            let gpus = ["GPU-0".into()];
+            let kept =
+                view.change(|index| index.keep_for_claim(&uid, &"n".into(), &gpus, &request));
+            (kept, free(&view, "n"))
         };
         let apply = |event| {
             let _ = view.apply_pods(event, &mut HashSet::new(), at);
             free(&view, "n")
         };
-        assert_eq!(keep(), Some(16), "it does not wait");
+        let mut asks = claim("c", &[]);
+        asks.asks =
+            vec![ShareAsk { gpus: 1, memory: None, cores: Cores(0), isolation: Isolation::None }];
+        view.apply_resource_claims(Event::Applied(asks.clone()), at);
+        assert_eq!(keep(), (false, Some(16)), "it does not wait");
         for end in [
             Event::Applied(WatchedPod::Bound(bound)),
             Event::Gone(waits.clone()),
@@ -465,14 +483,16 @@ mod tests {
             Event::Listed(Vec::new()),
         ] {
             apply(Event::Applied(waits.clone()));
-            assert_eq!(keep(), Some(10));
+            assert_eq!(keep(), (true, Some(10)));
             assert_eq!(apply(Event::Listed(vec![waits.clone()])), Some(10));
             assert_eq!(apply(end), Some(16));
         }
         apply(Event::Applied(waits));
-        keep();
+        assert_eq!(keep(), (true, Some(10)));
         view.change(|index| index.release_kept(&uid));
         assert_eq!(free(&view, "n"), Some(16));
+        view.apply_resource_claims(Event::Gone(asks), at);
+        assert_eq!(keep(), (false, Some(16)), "its claim does not wait");
     }
 
     #[test]
