@@ -175,7 +175,7 @@ impl OneGpu<'_> {
         let mut pods: Vec<&Evictable> = evictable
             .iter()
             .filter(|pod| !contains(going, &pod.uid))
-            .filter(|pod| self.charges.iter().any(|charge| charge.pods().contains(&pod.uid)))
+            .filter(|pod| self.charges.iter().any(|charge| charge.is_of(&pod.uid)))
             .collect();
         pods.sort_by_key(|pod| pod.level());
         // The lowest level, by violated budget and then priority, up to which evicting the GPU's pods makes enough
@@ -225,9 +225,7 @@ impl OneGpu<'_> {
 
     /// The most that a pod holds of the GPU.
     fn held_by(&self, pod: &Evictable) -> (Units, Cores) {
-        let of = |charge: &Charge| {
-            charge.pods().contains(&pod.uid).then_some((charge.units, charge.cores))
-        };
+        let of = |charge: &Charge| charge.is_of(&pod.uid).then_some((charge.units, charge.cores));
         self.charges.iter().filter_map(of).max().unwrap_or_default()
     }
 
