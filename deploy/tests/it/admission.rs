@@ -321,7 +321,9 @@ fn bounds(expression: &str, receiver: &str) -> bool {
 fn no_policy_loops_over_a_list_or_map_of_any_length() {
     let mut loops = 0;
     let mut all: Vec<Value> = policies().cloned().collect();
-    for sample in ["namespace-nodes", "scheduler-name", "tolerate-hot-nodes"] {
+    for sample in
+        ["namespace-nodes", "scheduler-name", "tolerate-hot-nodes", "claims/units-as-claims"]
+    {
         let sample = Manifests::of_text(&read(&format!("samples/{sample}.yaml")));
         all.extend(sample.of_kind("MutatingAdmissionPolicy"));
     }

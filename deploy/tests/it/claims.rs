@@ -119,8 +119,27 @@ fn the_document_has_the_names_of_driver_class_label_and_sample() {
     let document = repository::read("docs/claims.md");
     let names = Names::default();
     let mode = format!("{}=claims", names.gpu_mode());
-    let sample = "(../deploy/samples/claims/share.yaml)".to_owned();
-    for name in [names.claims_driver(), names.claims_class(), mode, sample] {
-        assert!(document.contains(&name), "{name}");
+    let samples =
+        ["share", "units-as-claims"].map(|it| format!("(../deploy/samples/claims/{it}.yaml)"));
+    for name in [names.claims_driver(), names.claims_class(), mode].iter().chain(&samples) {
+        assert!(document.contains(name), "{name}");
     }
+}
+
+/// Of the defaults: units of 1 GiB, and the names.
+#[test]
+fn units_become_the_claims_of_the_samples_template() {
+    let sample = Manifests::of_text(&read("samples/claims/units-as-claims.yaml"));
+    let [policy, binding, template] = sample.objects() else { panic!("not three objects") };
+    let names = Names::default();
+    let text = policy.to_string();
+    assert!(text.contains(&format!("'{}' in container.resources.limits", names.gpu_resource())));
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    let labels = &binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"];
+    assert_eq!(*labels, json!({names.gpu_mode(): "claims"}));
+    let units = template["metadata"]["name"].as_str().and_then(|it| it.strip_prefix("gpu-mem-"));
+    let exactly = &template["spec"]["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!(exactly["deviceClassName"], names.claims_class());
+    let memory = units.map(|units| format!("{units}Gi"));
+    assert_eq!(exactly["capacity"]["requests"], json!({"memory": memory}));
 }

@@ -99,8 +99,9 @@ fn every_field_is_one_that_kubernetes_knows() {
     }
     assert_known(Manifests::of_mps());
     assert_known(Manifests::of_claims());
-    let mut samples =
-        vec!["descheduler/descheduler.yaml".to_owned(), "claims/share.yaml".to_owned()];
+    let files =
+        ["descheduler/descheduler.yaml", "claims/share.yaml", "claims/units-as-claims.yaml"];
+    let mut samples = files.map(str::to_owned).to_vec();
     samples.extend(crate::autoscalers::files().iter().map(|file| format!("autoscalers/{file}")));
     for sample in samples {
         assert_known(&Manifests::of_text(&read(&format!("samples/{sample}"))));

@@ -1,5 +1,5 @@
 //! Owns the node: etcd, API server, scheduler, containerd, kubelet and Plimsoll's programs as processes of this
-//! machine. Pods are on its network, so that it needs no CNI, kube-proxy or controller manager.
+//! machine. Pods are on its network, so that it needs no CNI or kube-proxy.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,7 @@ const API_SERVER: &str = "https://127.0.0.1:26443";
 const EXTENDER: &str = "http://127.0.0.1:29100";
 
 /// The programs and their flags, with places that [`Node::words`] fills in.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     (
         "etcd",
         "--data-dir={work}/etcd --unsafe-no-fsync --listen-client-urls=http://127.0.0.1:23790 \
@@ -60,9 +60,15 @@ const PROGRAMS: [(&str, &str); 10] = [
         "--config={work}/scheduler.yaml --bind-address=127.0.0.1 --secure-port=29259",
     ),
     (
+        "kube-controller-manager",
+        "--kubeconfig={work}/kubeconfig --leader-elect=false --bind-address=127.0.0.1 --secure-port=29257 \
+         --controllers=resourceclaim-controller",
+    ),
+    (
         "scheduler-extender",
         "--kubeconfig={work}/kubeconfig --policy-file={parts}/files/policy.yaml --listen-address=127.0.0.1:29100 \
-         --admin-address=127.0.0.1:29102 --inspect-address=127.0.0.1:29107 --learned-use-url=http://127.0.0.1:29106",
+         --admin-address=127.0.0.1:29102 --inspect-address=127.0.0.1:29107 --learned-use-url=http://127.0.0.1:29106 \
+         --claims",
     ),
     (
         "annotator",
@@ -79,7 +85,7 @@ const PROGRAMS: [(&str, &str); 10] = [
         "gpushare-device-plugin",
         "--kubeconfig={work}/kubeconfig --node-name=gpu-node --admin-address=127.0.0.1:29104 --nvml-library={nvml} \
          --nvidia-cdi-dirs={work}/cdi,/var/run/cdi \
-         --health-interval=1s --audit-interval=2s",
+         --health-interval=1s --audit-interval=2s --claims",
     ),
 ];
 
@@ -213,9 +219,14 @@ impl Node {
             let ready = node.call("GET", "/readyz", None)?;
             Ok(ready.to_string().contains("ok"))
         })?;
-        for program in
-            ["kubelet", "kube-scheduler", "node-exporter-plus", "scheduler-extender", "annotator"]
-        {
+        for program in [
+            "kubelet",
+            "kube-scheduler",
+            "kube-controller-manager",
+            "node-exporter-plus",
+            "scheduler-extender",
+            "annotator",
+        ] {
             self.launch(program)?;
         }
         let path = format!("/api/v1/nodes/{NODE}");

@@ -17,10 +17,11 @@ use serde_json::Value;
 /// The image of the program in pods.
 pub(crate) const CLIENT_IMAGE: &str = "plimsoll.invalid/card-client:1";
 /// Kubernetes' programs of a node and its control plane.
-const KUBERNETES: [&str; 8] = [
+const KUBERNETES: [&str; 9] = [
     "etcd",
     "kube-apiserver",
     "kube-scheduler",
+    "kube-controller-manager",
     "kubelet",
     "kubectl",
     "containerd",

@@ -52,6 +52,14 @@ impl Pod {
         self
     }
 
+    /// With a claim of this template in place of units.
+    pub(crate) fn with_claim(mut self, template: &str) -> Self {
+        let spec = &mut self.0["spec"];
+        spec["resourceClaims"] = json!([{"name": "gpu", "resourceClaimTemplateName": template}]);
+        spec["containers"][0]["resources"] = json!({"claims": [{"name": "gpu"}]});
+        self
+    }
+
     /// With this percentage of the compute.
     pub(crate) fn cores(mut self, percent: u64) -> Self {
         self.0["metadata"]["annotations"]["plimsoll.dev/gpu-cores"] = json!(percent.to_string());

@@ -98,7 +98,10 @@ impl Table {
     /// Prints the table, and writes it as JSON where a file is named. Returns whether all promises hold.
     pub(crate) fn finish(&self, facts: &Value, json: Option<&Path>) -> Result<bool> {
         line(&format!("\n{facts}\n"));
-        self.rows.iter().for_each(|row| line(&shown(row)));
+        // What fails comes last: long output is cut.
+        let (fail, other): (Vec<_>, Vec<_>) =
+            self.rows.iter().partition(|row| row.verdict == Verdict::Fails);
+        other.into_iter().chain(fail).for_each(|row| line(&shown(row)));
         let count = |verdict| self.rows.iter().filter(|row| row.verdict == verdict).count();
         let (fails, not_asked) = (count(Verdict::Fails), count(Verdict::NotAsked));
         line(&format!(

@@ -1,5 +1,6 @@
 //! The questions, in order. Each is asked on a node without other pods, or says which pods it goes on with.
 
+mod claims;
 mod ends;
 mod inventory;
 mod mps;
@@ -15,11 +16,15 @@ use e2e::command::wait_for;
 use crate::lab::Lab;
 use crate::table::promise;
 
+/// How long a program may take until it has its memory.
+const HELD: Duration = Duration::from_secs(60);
+
 /// Asks all.
 pub(crate) fn ask(lab: &mut Lab) {
     let before = lab.gpu.used_mib();
     inventory::ask(lab);
-    for subject in [shares::ask, ends::ask, without_mps::ask, serving::alone, mps::ask] {
+    for subject in [shares::ask, ends::ask, without_mps::ask, serving::alone, mps::ask, claims::ask]
+    {
         subject(lab);
         if let Err(error) = lab.clear() {
             lab.table.add("pods-end", "pods end when they are deleted", Duration::ZERO, Err(error));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use e2e::command::wait_for;
 
-use super::{is_near, rounds_a_second, seconds, serving};
+use super::{HELD, is_near, rounds_a_second, seconds, serving};
 use crate::lab::{Lab, TOLD};
 use crate::mps::{Mps, folder, stand_in};
 use crate::pods::pod;
@@ -23,8 +23,6 @@ const KILLS_WITHOUT: u32 = 4;
 const LOADED: &str = "spin 50000 900";
 /// What must be left of the time for another batch of kills and all that follows.
 const FOR_THE_REST: Duration = Duration::from_secs(45);
-/// How long a program may take until it has its memory.
-const HELD: Duration = Duration::from_secs(60);
 /// The grace period of a killed pod: the drain has its second, and a second before.
 const GRACE: u32 = 2;
 
@@ -62,7 +60,7 @@ fn offered(lab: &mut Lab) -> Result<Answer> {
     Ok(promise(true, format!("{took} after the plugin's start: {report}")))
 }
 
-fn start_daemon(lab: &mut Lab) -> Result<()> {
+pub(super) fn start_daemon(lab: &mut Lab) -> Result<()> {
     // The former one ends first.
     lab.mps = None;
     lab.mps = Some(Mps::start(&lab.node, &lab.parts, &lab.work, lab.gpu.fake)?);

@@ -1,21 +1,19 @@
 //! Pods that share the GPU without isolation: their place, their memory, the audit, and restarts below them.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
 
-use super::{is_near, seconds};
+use super::{HELD, is_near, seconds};
 use crate::http;
 use crate::lab::{Lab, TOLD, value_in};
 use crate::node::{EXPORTER, PLUGIN};
 use crate::pods::pod;
 use crate::table::promise;
 
-/// How long a program may take until it has its memory.
-const HELD: Duration = Duration::from_secs(60);
 /// The fewest units with which the pods below have room and do not fit.
 const FEWEST: u64 = 16;
 

@@ -1,16 +1,12 @@
 //! What programs get of a GPU that nothing divides.
 
-use std::time::Duration;
-
-use super::rounds_a_second;
+use super::{HELD, rounds_a_second};
 use crate::lab::Lab;
 use crate::pods::pod;
 use crate::table::{figure, promise};
 
 /// What docs/gpu-serving.md has a program leave of its share for its CUDA context, in MiB.
 const CONTEXT_MIB: u64 = 600;
-/// How long a program may take until it has its memory.
-const HELD: Duration = Duration::from_secs(60);
 
 pub(super) fn ask(lab: &mut Lab) {
     lab.ask_cuda("full-by-the-book", "on a full GPU each pod gets its units less 600 MiB", |lab| {

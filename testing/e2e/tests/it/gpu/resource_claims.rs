@@ -10,8 +10,9 @@ use e2e::Node;
 use e2e::command::wait_for;
 use e2e::kernel::processes;
 use e2e::node::gpus::{GPU_MIB, GPUS};
-use kube::api::PostParams;
-use serde_json::json;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PostParams};
+use serde_json::{Value, json};
 
 use super::aliyun::RECOVERED;
 use super::forced_deletion::{
@@ -26,14 +27,15 @@ use crate::support::callers::{Caller, Verb};
 use crate::support::extender_client::EXTENDER;
 use crate::support::gpu_audit;
 use crate::support::pods::{
-    START, all_running, create, create_all, delete_all, get, gpu_container, gpu_pods, list,
-    message, name, node, on_node, phase, pod, running, runs, uid, unschedulable,
+    START, all_running, create, create_all, delete_all, get, gpu_container, gpu_containers,
+    gpu_pods, idle_container, list, message, name, node, on_node, phase, pod, running, runs, uid,
+    unschedulable,
 };
 use crate::support::priorities::{self, HIGH, of_class};
 use crate::support::resource_claims::{
-    CLASS, CLOSED, DRIVER, Device, SLICES, Share, UNHEALTHY, allocated, asked_mib, audit,
-    audit_exactly, claims, devices, has_shares, no_gpu_is_over, set_by_claims, slice, slice_name,
-    slice_of, with,
+    CLASS, CLOSED, DRIVER, Device, MODE, SLICES, Share, UNHEALTHY, allocated, asked_mib, asks,
+    audit, audit_exactly, claims, devices, has_shares, no_gpu_is_over, set_by_claims, slice,
+    slice_name, slice_of, with,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -58,6 +60,7 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("an_unhealthy_gpu_is_tainted_within_ten_seconds_and_recovers", unhealthy)
         .takes(60),
     on_our_nodes("a_forged_claim_status_is_refused", forged).takes(5),
+    on_our_nodes("units_of_a_labelled_namespace_become_claims", unedited).takes(30),
 ];
 
 const GIB: u64 = 1024;
@@ -536,5 +539,47 @@ fn forged_status(env: &TestEnv, host: &Node) -> Result<()> {
     );
     let left = env.block_on(claims(env).get("forged"))?;
     ensure!(left.status.and_then(|status| status.allocation).is_none(), "it is allocated");
+    Ok(())
+}
+
+/// By the sample, whose template is the tests' namespace's here.
+fn unedited(env: &TestEnv) -> Result<()> {
+    let host = host(env)?;
+    let sources = &env.cluster()?.settings().sources;
+    let sample = fs::read_to_string(sources.join("deploy/samples/claims/units-as-claims.yaml"))?;
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(&file, sample.replace("team-a", NAMESPACE))?;
+    let path = file.path().to_string_lossy();
+    let label = |value: &str| {
+        env.cluster()?.kubectl_run(&["label", "--overwrite", "namespace", NAMESPACE, value])
+    };
+    with(env, host, || {
+        env.cluster()?.kubectl_run(&["apply", "-f", &path])?;
+        let tried = label(&format!("{MODE}=claims")).and_then(|_| become_claims(env, host));
+        let removed = env.cluster()?.kubectl_run(&["delete", "-f", &path]);
+        let unlabelled = label(&format!("{MODE}-"));
+        tried.and(removed).and(unlabelled).map(drop)
+    })
+}
+
+fn become_claims(env: &TestEnv, host: &Node) -> Result<()> {
+    let mut main = gpu_container("main", 4);
+    asks(&mut main, 4 * GIB);
+    let wanted = on_node(host, pod("unedited", &[idle_container("beside"), main]));
+    let pods: Api<Pod> = Api::namespaced(env.client(), NAMESPACE);
+    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
+    let made = |wanted: &Value| env.block_on(pods.create(&only_tried, &parse(wanted.clone())?));
+    wait_for("the policy to be in force", START, || {
+        let claims = made(&wanted)?.spec.and_then(|spec| spec.resource_claims);
+        Ok(claims.map(drop))
+    })?;
+    create(env, wanted.clone())?;
+    let units = gpu_containers(&running(env, "unedited", START)?).len();
+    ensure!(units == 0, "{units} containers have units");
+    audit_exactly(env, 1)?;
+    let mut annotated = wanted;
+    annotated["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-model": "*"});
+    let kept = made(&annotated)?;
+    ensure!(gpu_containers(&kept).len() == 1, "{kept:?} has lost its units");
     Ok(())
 }

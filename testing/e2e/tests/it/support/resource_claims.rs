@@ -30,7 +30,7 @@ pub(crate) const CLASS: &str = "gpu-share.plimsoll.dev";
 pub(crate) const CLOSED: &str = "plimsoll.dev/closed";
 pub(crate) const UNHEALTHY: &str = "plimsoll.dev/unhealthy";
 /// The label that says how a node's GPUs are given out.
-const MODE: &str = "plimsoll.dev/gpu-mode";
+pub(crate) const MODE: &str = "plimsoll.dev/gpu-mode";
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// The variable that tells what its pod asks for, in MiB.
 const ASKED: &str = "E2E_ASKED_MIB";
@@ -214,15 +214,20 @@ impl Share {
         spec["resourceClaims"] =
             json!([{"name": "gpu", "resourceClaimTemplateName": self.template()}]);
         spec["containers"][0]["resources"] = json!({"claims": [{"name": "gpu"}]});
-        spec["containers"][0]["env"] = json!([{"name": ASKED, "value": self.mib.to_string()}]);
+        asks(&mut spec["containers"][0], self.mib);
         pod
     }
 }
 
-/// The memory that a pod of [`Share::pod`] asks for, in MiB; `None` for other pods.
+/// Tells the comparison what the container asks for.
+pub(crate) fn asks(container: &mut Value, mib: u64) {
+    container["env"] = json!([{"name": ASKED, "value": mib.to_string()}]);
+}
+
+/// The memory that a pod asks for by [`asks`], in MiB; `None` for other pods.
 pub(crate) fn asked_mib(pod: &Pod) -> Option<u64> {
-    let container = pod.spec.as_ref()?.containers.first()?;
-    let asked = container.env.as_ref()?.iter().find(|variable| variable.name == ASKED)?;
+    let variables = pod.spec.as_ref()?.containers.iter().flat_map(|it| it.env.iter().flatten());
+    let asked = variables.into_iter().find(|variable| variable.name == ASKED)?;
     asked.value.as_ref()?.parse().ok()
 }
 
