@@ -34,8 +34,8 @@ use crate::support::pods::{
 use crate::support::priorities::{self, HIGH, of_class};
 use crate::support::resource_claims::{
     CLASS, CLOSED, DRIVER, Device, MODE, SLICES, Share, UNHEALTHY, allocated, asked_mib, asks,
-    audit, audit_exactly, claims, devices, has_shares, no_gpu_is_over, set_by_claims, slice,
-    slice_name, slice_of, with,
+    audit, audit_exactly, claims, devices, has_shares, most_left, no_gpu_is_over, set_by_claims,
+    slice, slice_name, slice_of, with,
 };
 use crate::{Fact, on_our_nodes};
 
@@ -163,12 +163,7 @@ fn as_many_as_fit_run(env: &TestEnv, host: &Node) -> Result<usize> {
         let (placed, waiting): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| node(pod).is_some());
         let late = placed.iter().find(|pod| !runs(pod));
         ensure!(late.is_none(), "{:?} does not run", late.map(|pod| name(pod)));
-        let devices = devices(env, host)?;
-        let most = devices.iter().map(|device| {
-            let here = allocated.iter().filter(|share| share.device == device.uuid.to_lowercase());
-            device.mib.saturating_sub(here.map(|share| share.mib).sum())
-        });
-        let most = most.max().unwrap_or(0);
+        let most = most_left(&devices(env, host)?, &allocated);
         let fits = waiting.iter().find(|pod| asked_mib(pod).is_some_and(|asked| asked <= most));
         ensure!(fits.is_none(), "{:?} has room", fits.map(|pod| name(pod)));
         Ok(Some(Ok(waiting.len())))
@@ -578,6 +573,7 @@ fn become_claims(env: &TestEnv, host: &Node) -> Result<()> {
     ensure!(units == 0, "{units} containers have units");
     audit_exactly(env, 1)?;
     let mut annotated = wanted;
+    annotated["metadata"]["name"] = json!("annotated");
     annotated["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-model": "*"});
     let kept = made(&annotated)?;
     ensure!(gpu_containers(&kept).len() == 1, "{kept:?} has lost its units");

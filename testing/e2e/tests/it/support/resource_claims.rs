@@ -33,7 +33,7 @@ pub(crate) const UNHEALTHY: &str = "plimsoll.dev/unhealthy";
 pub(crate) const MODE: &str = "plimsoll.dev/gpu-mode";
 pub(crate) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 /// The variable that tells what its pod asks for, in MiB.
-const ASKED: &str = "E2E_ASKED_MIB";
+pub(crate) const ASKED: &str = "E2E_ASKED_MIB";
 
 /// Runs the work while this node's GPUs are given out by claims, and none of the other's. Where the release has no
 /// shares of devices, it says so instead.
@@ -162,7 +162,7 @@ fn mebibytes(text: &str) -> Result<u64> {
 /// What pods ask for: memory of any GPU, or of this one.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
-    mib: u64,
+    pub(crate) mib: u64,
     gpu: Option<String>,
 }
 
@@ -263,6 +263,15 @@ pub(crate) fn allocated(env: &TestEnv) -> Result<Vec<Allocated>> {
         }
     }
     Ok(all)
+}
+
+/// The most memory that one of the devices has left, in MiB.
+pub(crate) fn most_left(devices: &[Device], allocated: &[Allocated]) -> u64 {
+    let left = devices.iter().map(|device| {
+        let here = allocated.iter().filter(|share| share.device == device.uuid.to_lowercase());
+        device.mib.saturating_sub(here.map(|share| share.mib).sum())
+    });
+    left.max().unwrap_or(0)
 }
 
 /// Compares every running pod that has a share with its allocation, adds to the counts of the run, and returns the

@@ -9,6 +9,7 @@ use crate::env::parse;
 use crate::support::gpu_audit::CLAIM;
 use crate::support::pods::{gpu_container, idle_container, pod, stubborn_container};
 use crate::support::priorities::{HIGH, MIDDLE, of_class};
+use crate::support::resource_claims::Share;
 
 /// The annotation by which a pod asks for several GPUs, or for whole ones.
 const GPU_COUNT: &str = "plimsoll.dev/gpu-card-count";
@@ -26,13 +27,22 @@ pub(super) struct Member {
     pub(super) forged: bool,
     /// Whether an earlier pod of this plan was forged.
     pub(super) was_forged: bool,
+    /// What it asks for by a ResourceClaim, in place of its units.
+    pub(super) share: Option<Share>,
 }
 
 impl Member {
-    /// The first pod of a plan.
-    pub(super) fn new(plan: Plan) -> Self {
+    /// The first pod of a plan. Where there are ResourceClaims, every third has one, if it has one share of a GPU.
+    pub(super) fn new(plan: Plan, claims: bool) -> Self {
         let forged = plan.forgery.is_some();
-        Self { plan, generation: 0, forged, was_forged: forged }
+        let share = match plan.containers[..] {
+            [units] if claims && units > 0 && plan.number / 4 % 3 == 0 => {
+                Some(Share::of(units * 1024))
+            }
+            _ => None,
+        };
+        let share = share.filter(|_| plan.gpus == 1 && !plan.exclusive && !forged);
+        Self { plan, generation: 0, forged, was_forged: forged, share }
     }
 
     /// The pod's name.
@@ -43,7 +53,8 @@ impl Member {
     /// The pod that takes its place, without a forged claim.
     pub(super) fn replacement(&self) -> Self {
         let plan = Plan { forgery: None, ..self.plan.clone() };
-        Self { plan, generation: self.generation + 1, forged: false, was_forged: self.was_forged }
+        let generation = self.generation + 1;
+        Self { plan, generation, forged: false, ..self.clone() }
     }
 
     /// The object to create.
@@ -81,6 +92,9 @@ impl Member {
             }
             Some(Forgery::Nonsense) => annotate(&mut object, "nonsense"),
             None => {}
+        }
+        if let Some(share) = &self.share {
+            object = share.given_to(object);
         }
         parse(match plan.priority {
             Priority::Default => object,

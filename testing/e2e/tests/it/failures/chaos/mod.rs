@@ -11,6 +11,7 @@ mod watch;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::Node;
 use e2e::chaos::{GPU_UNITS, GPUS, Schedule};
 use e2e::command::wait_for;
 use e2e::progress::line;
@@ -21,31 +22,48 @@ use crate::support::gpu_audit::audit_exactly;
 use crate::support::offers::offered;
 use crate::support::pods::{GPU, START, all_running, create_all, gpu_pods};
 use crate::support::priorities;
+use crate::support::resource_claims::{self, Share};
 use crate::{Fact, on_our_nodes};
 use run::Run;
 use watch::Watch;
 
-pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
-    "in_a_chaos_of_kills_and_forged_claims_every_pod_is_on_its_gpu_and_no_gpu_is_overbooked",
-    chaos,
-)
-.takes(335)];
+pub(crate) const FACTS: &[Fact] = &[
+    on_our_nodes(
+        "in_a_chaos_of_kills_and_forged_claims_every_pod_is_on_its_gpu_and_no_gpu_is_overbooked",
+        |env| chaos(env, None),
+    )
+    .takes(335),
+    on_our_nodes("in_a_chaos_a_third_of_the_pods_by_resource_claims_no_gpu_is_overbooked", |env| {
+        let host = env.cluster()?.nodes().last().context("no node")?;
+        chaos(env, Some(host))
+    })
+    .takes(600),
+];
 
 /// The variable of the seed, and the seed of a run of all tests.
 const SEED: (&str, u64) = ("CHAOS_SEED", 1);
 /// The variable of the number of pods, and that of a run of all tests.
 const PODS: (&str, u64) = ("CHAOS_PODS", 300);
 
-fn chaos(env: &TestEnv) -> Result<()> {
+/// With ResourceClaims, the GPUs of this node are given out by them.
+fn chaos(env: &TestEnv, by_claims: Option<&Node>) -> Result<()> {
     let seed = setting(SEED)?;
     let pods = setting(PODS)?;
     let replay = format!("{}={seed} {}={pods} make chaos", SEED.0, PODS.0);
     line(&format!("this run can be repeated: {replay}"));
     let schedule = Schedule::new(seed, usize::try_from(pods)?);
     let watch = Watch::start(env.cluster()?);
-    let mut run = Run::new(env, &watch)?;
-    let played =
-        priorities::with(env, || run.play(&schedule)).and_then(|()| every_gpu_is_free(env));
+    let mut run = Run::new(env, &watch, by_claims)?;
+    let mut play = || run.play(&schedule);
+    let played = priorities::with(env, || match by_claims {
+        None => play(),
+        Some(host) => resource_claims::with(env, host, || {
+            let shares = (1..=GPU_UNITS).map(|units| Share::of(units * 1024));
+            shares.map(|share| share.create(env)).collect::<Result<()>>()?;
+            play()
+        }),
+    });
+    let played = played.and_then(|()| every_gpu_is_free(env));
     let overbooked = watch.end();
     env.count(|counts| counts.overbooked_units += overbooked.values().sum::<u64>());
     let tally = run.into_tally();

@@ -26,6 +26,7 @@ use super::watch::Watch;
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::gpu_audit::{CLAIM, audit_pods};
 use crate::support::pods::{gpu_containers, list, message, name, node, phase, runs};
+use crate::support::resource_claims::{self, allocated, devices};
 
 /// Within this the API server answers again after a kill, with the kubelet's pause before a restart, which is 5 minutes
 /// at most.
@@ -42,6 +43,8 @@ pub(super) struct Run<'run> {
     /// A client for pods with forged claims: the admission policies do not apply to its user.
     forger: Api<Pod>,
     cast: BTreeMap<usize, Member>,
+    /// The node whose GPUs are given out by ResourceClaims.
+    by_claims: Option<&'run Node>,
     /// Whether there has been a pod with a forged claim since the last rest.
     beside_forged: bool,
     untouched: Untouched,
@@ -50,7 +53,11 @@ pub(super) struct Run<'run> {
 
 impl<'run> Run<'run> {
     /// A run that has not begun.
-    pub(super) fn new(env: &'run TestEnv, watch: &'run Watch) -> Result<Self> {
+    pub(super) fn new(
+        env: &'run TestEnv,
+        watch: &'run Watch,
+        by_claims: Option<&'run Node>,
+    ) -> Result<Self> {
         let mut config = env.config();
         config.auth_info.impersonate =
             Some("system:serviceaccount:plimsoll:scheduler-extender".to_owned());
@@ -62,6 +69,7 @@ impl<'run> Run<'run> {
             watch,
             forger: Api::namespaced(env.client_of(config)?, NAMESPACE),
             cast: BTreeMap::new(),
+            by_claims,
             beside_forged: false,
             untouched: Untouched::default(),
             tally: Tally::new(),
@@ -96,7 +104,9 @@ impl<'run> Run<'run> {
     }
 
     fn create(&mut self, batch: &[Plan]) -> Result<()> {
-        let members: Vec<Member> = batch.iter().cloned().map(Member::new).collect();
+        let claims = self.by_claims.is_some();
+        let members: Vec<Member> =
+            batch.iter().map(|plan| Member::new(plan.clone(), claims)).collect();
         self.beside_forged |= members.iter().any(|member| member.forged);
         self.post(&members)?;
         self.cast.extend(members.into_iter().map(|member| (member.plan.number, member)));
@@ -303,6 +313,9 @@ impl<'run> Run<'run> {
             running.iter().filter(|pod| !gpu_containers(pod).is_empty()).cloned().collect();
         audit_pods(self.env, &gpu)?;
         self.tally.compared += gpu.len();
+        if self.by_claims.is_some() {
+            self.tally.compared_by_claims += resource_claims::audit(self.env)?.0.len();
+        }
         self.untouched.compare(&running)?;
         let forged: Vec<usize> = self.numbers(|member| member.was_forged);
         let leaving: Vec<Member> =
@@ -327,8 +340,12 @@ impl<'run> Run<'run> {
             return Ok(None);
         }
         let room = self.room(&running)?;
+        let by_claims = self.room_by_claims()?;
         let mut members = waiting.iter().filter_map(|pod| self.member(pod));
-        let with_room = members.any(|member| fits(&member.plan, &room));
+        let with_room = members.any(|member| match &member.share {
+            Some(share) => share.mib <= by_claims,
+            None => fits(&member.plan, &room),
+        });
         Ok((!with_room).then_some((running, waiting.len())))
     }
 
@@ -348,10 +365,18 @@ impl<'run> Run<'run> {
         for node in self.cluster.nodes() {
             let used_of_each =
                 node.gpus().into_iter().map(|gpu| used.get(&gpu.uuid).copied().unwrap_or(0));
-            room.push(used_of_each.map(|used| GPU_UNITS.saturating_sub(used)).collect());
+            let takes_units = self.by_claims.is_none_or(|other| other.name() != node.name());
+            let units = if takes_units { GPU_UNITS } else { 0 };
+            room.push(used_of_each.map(|used| units.saturating_sub(used)).collect());
         }
         ensure!(room.iter().map(Vec::len).sum::<usize>() == GPUS, "some GPUs are unknown");
         Ok(room)
+    }
+
+    /// The most memory that a GPU has left for claims, in MiB.
+    fn room_by_claims(&self) -> Result<u64> {
+        let Some(node) = self.by_claims else { return Ok(0) };
+        Ok(resource_claims::most_left(&devices(self.env, node)?, &allocated(self.env)?))
     }
 }
 

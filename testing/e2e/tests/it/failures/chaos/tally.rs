@@ -25,6 +25,8 @@ pub(super) struct Tally {
     pub(super) without_room: usize,
     /// Running GPU pods that were compared, each once a round.
     pub(super) compared: usize,
+    /// Those of them that have shares by ResourceClaims.
+    pub(super) compared_by_claims: usize,
     /// What must not be.
     pub(super) faults: Vec<String>,
 }
@@ -39,6 +41,7 @@ impl Tally {
             evicted: 0,
             without_room: 0,
             compared: 0,
+            compared_by_claims: 0,
             faults: Vec::new(),
         }
     }
@@ -62,6 +65,7 @@ impl Tally {
         let all = json!({
             "seed": seed, "pods": pods, "kills": self.kills, "not_running": self.not_running, "failures": failures,
             "evicted": self.evicted, "without_room": self.without_room, "compared": self.compared,
+            "compared_by_claims": self.compared_by_claims,
             "mismatches": counts.mismatches, "overbooked_units": overbooked.values().sum::<u64>(),
             "faults": self.faults.len(), "seconds": self.began.elapsed().as_secs(),
         });

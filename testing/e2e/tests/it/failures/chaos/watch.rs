@@ -15,6 +15,8 @@ use e2e::chaos::{Span, Victim, overbooked};
 use e2e::kernel::processes::{self, Pid};
 use e2e::{Cluster, Node};
 
+use crate::support::resource_claims::ASKED;
+
 /// The pause between two looks at the processes that are known. Two containers that overlap for longer are noticed.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Of so many looks one is for new containers too.
@@ -223,7 +225,9 @@ fn gpus_of(process: Pid) -> Option<(Vec<String>, u64)> {
     let first = environment.get("PLIMSOLL_GPU_UUID")?;
     let several = environment.get("PLIMSOLL_GPU_UUIDS").unwrap_or(first);
     let on = several.split(',').map(str::to_owned).collect();
-    Some((on, environment.get(UNITS)?.parse().ok()?))
+    let units = environment.get(UNITS).and_then(|text| text.parse().ok());
+    let by_claim = environment.get(ASKED).and_then(|text| text.parse::<u64>().ok());
+    Some((on, units.or(by_claim.map(|mib| mib / 1024))?))
 }
 
 /// The control group, which is that of a container.
