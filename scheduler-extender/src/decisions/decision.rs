@@ -55,14 +55,14 @@ pub enum ByClaims {
 }
 
 impl ByClaims {
-    fn counts(self, why: NoFit, keeps_some: bool) -> bool {
+    fn counts(self, why: NoFit, keeps_some: impl Fn() -> bool) -> bool {
         let is_room =
             matches!(why, NoFit::NoRoom | NoFit::NoCores | NoFit::TooFewGpus | NoFit::InUse);
         match self {
             _ if why == NoFit::WeakIsolation => true,
             Self::All => true,
             Self::BesideSlices => is_room,
-            Self::BesideProcesses => is_room && keeps_some,
+            Self::BesideProcesses => is_room && keeps_some(),
         }
     }
 }
@@ -211,14 +211,18 @@ impl Decision {
             return Some(NoFit::BackedOff);
         }
         let gpus = self.gpus(position);
-        let why = gpus.map(|gpus| gpus.check(&self.pod.uid, request).err());
-        match self.by_claims {
-            None => why.unwrap_or(Some(NoFit::NoGpus)),
-            Some(counted) => {
-                let keeps_some = gpus.is_some_and(|gpus| gpus.keeps_from(&self.pod.uid, request));
-                why.unwrap_or(Some(NoFit::NoShares)).filter(|why| counted.counts(*why, keeps_some))
-            }
-        }
+        self.counted(position, gpus.map(|gpus| gpus.check(&self.pod.uid, request).err()))
+    }
+
+    /// Of why the pod does not fit on the GPUs of the node at a position, what keeps it off; `None` of `why` is a node
+    /// without GPUs for it.
+    pub(super) fn counted(&self, position: usize, why: Option<Option<NoFit>>) -> Option<NoFit> {
+        let Some(by_claims) = self.by_claims else { return why.unwrap_or(Some(NoFit::NoGpus)) };
+        let keeps_some = || {
+            let gpus = self.gpus(position).zip(self.request.as_ref());
+            gpus.is_some_and(|(gpus, request)| gpus.keeps_from(&self.pod.uid, request))
+        };
+        why.unwrap_or(Some(NoFit::NoShares)).filter(|why| by_claims.counts(*why, keeps_some))
     }
 
     /// Whether GPUs of some node do for the pod once these pods are gone from it.

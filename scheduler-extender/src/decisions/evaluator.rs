@@ -279,8 +279,7 @@ impl<'d> Evaluator<'d> {
         let decision = self.decision;
         let Some(request) = &decision.request else { return vec![None; decision.len()] };
         // Checking is faster than rating, and slower than reading what was rated.
-        let is_rated = decision.by_claims.is_none()
-            && self.ready.is_some_and(|ready| ready.ratings.has(request, &decision.rule));
+        let is_rated = self.ready.is_some_and(|ready| ready.ratings.has(request, &decision.rule));
         if !is_rated {
             return (0..decision.len()).map(|position| decision.no_fit(position)).collect();
         }
@@ -289,7 +288,7 @@ impl<'d> Evaluator<'d> {
             no_fits.push(if decision.is_backed_off(position) {
                 Some(NoFit::BackedOff)
             } else {
-                rating.map_or(Some(NoFit::NoGpus), Result::err)
+                decision.counted(position, rating.map(Result::err))
             });
         }
         no_fits

@@ -9,13 +9,13 @@ use cluster::{Event, NodeFacts, Pod, WatchCause};
 use jiff::{SignedDuration, Timestamp};
 use placement::demand::Rates;
 use placement::estimate::{Distribution, LearnedUse};
-use placement::gpu::{Claim, Gpu, GpuRequest};
+use placement::gpu::{Claim, Closed, Gpu, GpuRequest, Isolation};
 use placement::load::{Score, Verdict};
 use placement::names::Names;
 use placement::policy::LoadPolicy;
 use placement::reading::{Reading, ReadingCodec};
 use placement::resources::{Amounts, PerResource};
-use placement::units::{NodeName, Ratio, Units};
+use placement::units::{Cores, MiB, NodeName, Ratio, Units};
 use placement::workload::WorkloadId;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -69,7 +69,8 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_795_165_200).unwrap()
 }
 
-/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a GPU.
+/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a GPU, some of which are
+/// given out by claims.
 fn node(number: usize) -> NodeFacts {
     let percent = number * 37 % if number < 64 { 60 } else { 100 } / 10 * 10;
     let load = Ratio::new(percent as f64 / 100.0).unwrap();
@@ -91,7 +92,8 @@ fn node(number: usize) -> NodeFacts {
         },
     }))
     .unwrap();
-    let gpu = Gpu { healthy: !number.is_multiple_of(9), ..fixtures::gpu() };
+    let closed = (number % 30 == 15).then_some(Closed::Claims);
+    let gpu = Gpu { healthy: !number.is_multiple_of(9), closed, ..fixtures::gpu() };
     let gpus = number.is_multiple_of(3).then(|| Ok(vec![gpu]));
     NodeFacts { gpus, ..node.facts(&Names::default(), &ReadingCodec::default()) }
 }
@@ -221,11 +223,18 @@ proptest! {
         later in prop_oneof![3 => 0..900_i64, 1 => -100..0_i64],
         (policy, of_pod) in (0..POLICIES.len(), 0..4_usize),
         units in prop::option::of(1..17_u32),
+        by_claim in any::<bool>(),
     ) {
         let (current, pod) = (&CURRENT[policy], &pods()[of_pod]);
         let names: Vec<_> = named.iter().map(|number| format!("n{number}")).collect();
         let time = now() + SignedDuration::from_secs(later);
-        let decision = decision(current, pod, names.iter().map(String::as_str), units, time);
+        let mut decision = decision(current, pod, names.iter().map(String::as_str), units, time);
+        if let Some(units) = units.filter(|_| by_claim) {
+            let memory = Some(MiB(u64::from(units) * 1024));
+            let request = GpuRequest::of_claim(1, memory, Cores(0), Isolation::None).unwrap();
+            decision = decision.with_claims(request);
+            decision = if later % 2 == 0 { decision } else { decision.beside_slices() };
+        }
         let prepared = prepared(&decision, policy);
         let plain = Evaluator::new(&decision);
         prop_assert_eq!(prepared.verdicts(), plain.verdicts());

@@ -52,6 +52,10 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
         decider.metrics.count_passed_over_limits(cause);
         decider.over_limits.report(&decision.pod, cause);
     }
+    let refused = match decision.by_claims {
+        Some(_) => evaluator.no_fits(),
+        None => vec![None; names.len()],
+    };
     // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the GPUs' Filter rejects
     // is not bound, and counts nowhere.
     let mut passing = (0..names.len())
@@ -65,9 +69,7 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     for (position, verdict) in verdicts.each.iter().enumerate() {
         if let (Some(label), Some(reason)) = (verdict.label(), verdict.reason()) {
             rejections.add(position, label, reason);
-        } else if decision.by_claims.is_some()
-            && let Some(why) = decision.no_fit(position)
-        {
+        } else if let Some(why) = refused[position] {
             rejections.add(position, why.label(), why.reason());
         }
     }

@@ -20,6 +20,9 @@ const UNITS: &str = "aliyun.com/gpu-mem";
 pub(crate) const ISOLATION: &str = "plimsoll.dev/gpu-isolation";
 /// The annotation of a claim.
 const CLAIM: &str = "plimsoll.dev/gpu-claim";
+/// Within this kube-scheduler says why a pod waits. For 40 s it may be told that memory is free in seconds, and tries
+/// again after 10 s.
+const REFUSED: Duration = Duration::from_secs(90);
 /// How long the end of pods may take.
 const END: Duration = Duration::from_secs(60);
 
@@ -132,7 +135,7 @@ impl Lab {
 
     /// Waits until kube-scheduler says why the pod waits. An error where it gets a node meanwhile.
     pub(crate) fn until_refused(&self, name: &str) -> Result<String> {
-        wait_for(&format!("a reason why pod {name} waits"), Duration::from_secs(30), || {
+        wait_for(&format!("a reason why pod {name} waits"), REFUSED, || {
             let object = self.get(name)?;
             let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
             let mut of_scheduler = conditions.filter(|it| it["type"] == "PodScheduled");

@@ -9,7 +9,7 @@ use e2e::kernel::processes;
 use e2e::node::gpus::{GPU_MIB, GPUS};
 use e2e::progress::line;
 use e2e::{Cluster, Node, quantity};
-use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use k8s_openapi::api::core::v1::{Container, Node as NodeObject, Pod};
 use k8s_openapi::api::resource::v1::{
     Device as ApiDevice, ResourceClaim, ResourceClaimTemplate, ResourceSlice,
 };
@@ -226,9 +226,14 @@ pub(crate) fn asks(container: &mut Value, mib: u64) {
 
 /// The memory that a pod asks for by [`asks`], in MiB; `None` for other pods.
 pub(crate) fn asked_mib(pod: &Pod) -> Option<u64> {
-    let variables = pod.spec.as_ref()?.containers.iter().flat_map(|it| it.env.iter().flatten());
-    let asked = variables.into_iter().find(|variable| variable.name == ASKED)?;
-    asked.value.as_ref()?.parse().ok()
+    let mut variables = asking(pod)?.env.iter().flatten();
+    variables.find(|variable| variable.name == ASKED)?.value.as_ref()?.parse().ok()
+}
+
+/// The container for which [`asks`] was called.
+fn asking(pod: &Pod) -> Option<&Container> {
+    let asks = |it: &&Container| it.env.iter().flatten().any(|variable| variable.name == ASKED);
+    pod.spec.as_ref()?.containers.iter().find(asks)
 }
 
 /// The API of the tests' claims.
@@ -292,7 +297,7 @@ pub(crate) fn audit(env: &TestEnv) -> Result<(BTreeSet<String>, BTreeMap<String,
         if share.mib != asked {
             found.push(format!("it asks for {asked} MiB"));
         }
-        let processes = processes_of(pod, "main")?;
+        let processes = processes_of(pod, &asking(pod).context("no container asks")?.name)?;
         ensure!(!processes.is_empty(), "{} has no process", name(pod));
         for process in processes {
             found.extend(what_differs(host, process, &BTreeSet::from([gpu.as_str()]))?);

@@ -225,9 +225,9 @@ fn gpus_of(process: Pid) -> Option<(Vec<String>, u64)> {
     let first = environment.get("PLIMSOLL_GPU_UUID")?;
     let several = environment.get("PLIMSOLL_GPU_UUIDS").unwrap_or(first);
     let on = several.split(',').map(str::to_owned).collect();
-    let units = environment.get(UNITS).and_then(|text| text.parse().ok());
-    let by_claim = environment.get(ASKED).and_then(|text| text.parse::<u64>().ok());
-    Some((on, units.or(by_claim.map(|mib| mib / 1024))?))
+    let number = |name| environment.get(name).and_then(|text| text.parse::<u64>().ok());
+    let by_claim = number(ASKED).map(|mib| mib / 1024);
+    Some((on, by_claim.or_else(|| number(UNITS))?))
 }
 
 /// The control group, which is that of a container.
