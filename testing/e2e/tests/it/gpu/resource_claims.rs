@@ -1,7 +1,7 @@
 //! Tests of GPU shares by ResourceClaims: each process sees the GPU that was allocated to its claim, and no GPU has
 //! more than its memory, whatever is killed, deleted or relabelled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,8 @@ pub(crate) const FACTS: &[Fact] = &[
     on_our_nodes("many_claims_of_mixed_sizes_are_each_on_their_gpu_and_no_gpu_is_over", many)
         .takes(120)
         .smoke(),
-    on_our_nodes("two_halves_on_each_gpu_at_once", halves).takes(25),
+    on_our_nodes("sixteen_halves_on_eight_gpus_and_forty_shares_on_a_node_at_once", at_once)
+        .takes(60),
     on_our_nodes("pods_with_claims_go_to_the_fullest_gpu_of_all_nodes", fullest).takes(30),
     on_our_nodes("the_less_important_pods_of_one_gpu_go_for_a_pod_with_a_claim", preempts)
         .takes(90),
@@ -170,43 +171,51 @@ fn as_many_as_fit_run(env: &TestEnv, host: &Node) -> Result<usize> {
     })?
 }
 
-fn halves(env: &TestEnv) -> Result<()> {
-    let host = host(env)?;
-    with(env, host, || {
-        let began = Instant::now();
-        let half = Share::of(GPU_MIB / 2);
-        half.create(env)?;
-        let count = 2 * usize::from(GPUS);
-        let pods = (0..count).map(|n| on_node(host, half.pod(&format!("half-{n}"))));
-        create_all(env, pods.collect())?;
-        all_running(env, START)?;
-        env.figure("halves_of_gpus_by_claims_s", format!("{:.1}", began.elapsed().as_secs_f64()));
-        let by_gpu = audit_exactly(env, count)?;
-        let full = by_gpu.values().filter(|mib| **mib == GPU_MIB).count();
-        ensure!(full == usize::from(GPUS), "{by_gpu:?}");
+fn at_once(env: &TestEnv) -> Result<()> {
+    let [first, last] = env.cluster()?.nodes() else { bail!("not two nodes") };
+    let gpus = 2 * usize::from(GPUS);
+    with(env, first, || {
+        set_by_claims(env, last, true)?;
+        closed(env, last, usize::from(GPUS))?;
+        let [half, little] = [GPU_MIB / 2, GIB].map(Share::of);
+        [&half, &little].into_iter().try_for_each(|share| share.create(env))?;
+        let pods = (0..2 * gpus).map(|n| half.pod(&format!("half-{n}")));
+        let halves = run_at_once(env, "halves_of_gpus_by_claims_s", pods.collect())?;
+        ensure!(halves.len() == gpus && halves.values().all(|mib| *mib == GPU_MIB), "{halves:?}");
+        env.delete_all_pods()?;
+        let pods = (0..40).map(|n| on_node(last, little.pod(&format!("share-{n}"))));
+        let shares = run_at_once(env, "forty_shares_of_a_node_by_claims_s", pods.collect())?;
+        ensure!(shares.values().sum::<u64>() == 40 * GIB, "{shares:?}");
         Ok(())
     })
 }
 
-/// Where kube-scheduler asks nobody, it takes the node with the fewest pods.
+/// Creates pods with claims, waits until all run, and returns what they have of each GPU, in MiB.
+fn run_at_once(env: &TestEnv, figure: &str, pods: Vec<Value>) -> Result<BTreeMap<String, u64>> {
+    let (began, count) = (Instant::now(), pods.len());
+    create_all(env, pods)?;
+    all_running(env, START)?;
+    env.figure(figure, format!("{:.1}", began.elapsed().as_secs_f64()));
+    audit_exactly(env, count)
+}
+
+/// Where kube-scheduler asks nobody, it takes the node with the fewest pods. What fills a GPU is best whatever earlier
+/// pods asked for.
 fn fullest(env: &TestEnv) -> Result<()> {
     let [first, last] = env.cluster()?.nodes() else { bail!("not two nodes") };
     with(env, first, || {
         set_by_claims(env, last, true)?;
         closed(env, last, usize::from(GPUS))?;
-        let shares = [GPU_MIB - 4 * GIB, GIB].map(Share::of);
-        shares.iter().try_for_each(|share| share.create(env))?;
+        let [large, little] = [GPU_MIB - GIB, GIB].map(Share::of);
+        [&large, &little].into_iter().try_for_each(|share| share.create(env))?;
         for host in [last, first] {
-            create(env, on_node(host, shares[0].pod("large")))?;
+            create(env, on_node(host, large.pod("large")))?;
             running(env, "large", START)?;
-            for n in 0..4 {
-                let name = format!("little-{n}");
-                create(env, shares[1].pod(&name))?;
-                let pod = running(env, &name, START)?;
-                ensure!(node(&pod) == Some(host.name()), "{name} is on {:?}", node(&pod));
-            }
-            let by_gpu = audit_exactly(env, 5)?;
-            ensure!(by_gpu.values().any(|mib| *mib == GPU_MIB), "{by_gpu:?}");
+            create(env, little.pod("little"))?;
+            let on = running(env, "little", START)?;
+            ensure!(node(&on) == Some(host.name()), "little is on {:?}", node(&on));
+            let by_gpu = audit_exactly(env, 2)?;
+            ensure!(by_gpu.values().eq([&GPU_MIB]), "{by_gpu:?}");
             env.delete_all_pods()?;
         }
         Ok(())
