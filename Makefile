@@ -177,7 +177,7 @@ card: toolchain ## A node of a real Kubernetes on this machine's GPU, and what i
 	    "$$card" run --json "$$figures" || code=$$?; [ ! -s "$$figures" ] || "$$card" record "$$figures"; exit "$$code"))
 
 .PHONY: e2e-all
-e2e-all: toolchain ## Every test on the newest release, the smoke set on the others, with the programs as released: three hours
+e2e-all: toolchain ## Every test on the newest release, the smoke set on the others, with the programs as released: hours
 	@scripts/e2e-all.sh
 
 .PHONY: flaky
