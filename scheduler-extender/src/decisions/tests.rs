@@ -69,8 +69,8 @@ fn now() -> Timestamp {
     Timestamp::from_second(1_795_165_200).unwrap()
 }
 
-/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a GPU, some of which are
-/// given out by claims.
+/// 64 nodes with room, then nodes of every load; each seventh has no reading, and each third has a GPU, given out by
+/// claims on some.
 fn node(number: usize) -> NodeFacts {
     let percent = number * 37 % if number < 64 { 60 } else { 100 } / 10 * 10;
     let load = Ratio::new(percent as f64 / 100.0).unwrap();

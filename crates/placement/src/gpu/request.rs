@@ -306,6 +306,7 @@ impl GpuRequest {
     pub fn is_rated_as(&self, other: &Self, counts_cpu: bool) -> bool {
         self.shares == other.shares
             && self.options == other.options
+            && self.isolation() == other.isolation()
             && self.beyond_units == other.beyond_units
             && self.may_grow() == other.may_grow()
             && self.priority == other.priority

@@ -115,6 +115,17 @@ fn requests_of_namespaces_with_other_rights_are_rated_apart() {
     assert!(!request(4, limit(4)).is_rated_as(&request(4, limit(5)), false));
 }
 
+/// Equal shares of GPUs, of which one pod's are to be clients of MPS.
+#[test]
+fn requests_that_share_gpus_in_other_ways_are_rated_apart() {
+    let whole = container("load", ContainerKind::Init, 4, cores(100));
+    let half = container("main", ContainerKind::App, 4, cores(50));
+    let turns = request(4, cores(100));
+    let client = GpuRequest::new([whole, half]).unwrap().unwrap();
+    assert_eq!(turns.shares(), client.shares());
+    assert!(!turns.is_rated_as(&client, false));
+}
+
 #[test]
 fn a_share_gives_way_to_one_that_fits_fewer_gpus() {
     // 50% of the compute for 8 units fit both GPUs; for 4 units only the small one, which best fit takes first.

@@ -114,6 +114,24 @@ pub(super) async fn scores_above_ten_count_in_full(
     Ok(())
 }
 
+/// kube-scheduler would place them by what it found for the first (OpportunisticBatching), had it no extenders.
+pub(super) async fn identical_pods_in_a_row_are_each_asked_about(
+    rig: &mut SchedulerRig<'_>,
+) -> Result<(), Refuted> {
+    let names: Vec<String> = (0..8).map(|number| format!("alike-{number}")).collect();
+    for name in &names {
+        rig.pod(name).await?;
+    }
+    for name in &names {
+        rig.placed(name).await?;
+        for verb in [Verb::Filter, Verb::Prioritize] {
+            let call = rig.called(verb, name, 1).await?;
+            same("the nodes", call.nodes(), rig.nodes.clone())?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) async fn pods_of_other_schedulers_are_left_alone(
     rig: &mut SchedulerRig<'_>,
 ) -> Result<(), Refuted> {

@@ -20,6 +20,7 @@ facts_with_reset![SchedulerRig:
     choice::a_single_node_that_passes_is_not_scored,
     choice::scores_count_by_their_weights,
     choice::scores_above_ten_count_in_full,
+    choice::identical_pods_in_a_row_are_each_asked_about,
     choice::pods_of_other_schedulers_are_left_alone,
     messages::an_error_of_filter_is_the_message_and_the_pod_is_tried_again,
     messages::a_node_that_filter_was_not_asked_about_makes_its_answer_an_error,

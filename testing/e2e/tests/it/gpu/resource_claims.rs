@@ -27,7 +27,7 @@ use crate::support::callers::{Caller, Verb};
 use crate::support::extender_client::EXTENDER;
 use crate::support::gpu_audit;
 use crate::support::pods::{
-    START, all_running, create, create_all, delete_all, get, gpu_container, gpu_containers,
+    GPU, START, all_running, create, create_all, delete_all, get, gpu_container, gpu_containers,
     gpu_pods, idle_container, list, message, name, node, on_node, phase, pod, running, runs, uid,
     unschedulable,
 };
@@ -569,7 +569,10 @@ fn unedited(env: &TestEnv) -> Result<()> {
 fn become_claims(env: &TestEnv, host: &Node) -> Result<()> {
     let mut main = gpu_container("main", 4);
     asks(&mut main, 4 * GIB);
-    let wanted = on_node(host, pod("unedited", &[idle_container("beside"), main]));
+    // Zero units ask for nothing.
+    let mut beside = idle_container("beside");
+    beside["resources"] = json!({"limits": {GPU: "0"}});
+    let wanted = on_node(host, pod("unedited", &[beside, main]));
     let pods: Api<Pod> = Api::namespaced(env.client(), NAMESPACE);
     let only_tried = PostParams { dry_run: true, ..PostParams::default() };
     let made = |wanted: &Value| env.block_on(pods.create(&only_tried, &parse(wanted.clone())?));

@@ -32,11 +32,12 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// The first pod of a plan. Where there are ResourceClaims, every third has one, if it has one share of a GPU.
+    /// The first pod of a plan. Where there are ResourceClaims, two of three have one that have one share of a GPU: of
+    /// all pods every third.
     pub(super) fn new(plan: Plan, claims: bool) -> Self {
         let forged = plan.forgery.is_some();
         let share = match plan.containers[..] {
-            [units] if claims && units > 0 && plan.number / 4 % 3 == 0 => {
+            [units] if claims && units > 0 && plan.number / 4 % 3 != 0 => {
                 Some(Share::of(units * 1024))
             }
             _ => None,

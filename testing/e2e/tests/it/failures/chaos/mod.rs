@@ -60,7 +60,9 @@ fn chaos(env: &TestEnv, by_claims: Option<&Node>) -> Result<()> {
         Some(host) => resource_claims::with(env, host, || {
             let shares = (1..=GPU_UNITS).map(|units| Share::of(units * 1024));
             shares.map(|share| share.create(env)).collect::<Result<()>>()?;
-            play()
+            play()?;
+            // Without it no pod with a claim ends.
+            plugins_ready(env)
         }),
     });
     let played = played.and_then(|()| every_gpu_is_free(env));
@@ -90,13 +92,21 @@ pub(crate) fn setting((variable, default): (&str, u64)) -> Result<u64> {
     }
 }
 
+/// Waits for the plugins, whose pauses before a restart are 5 minutes at most.
+fn plugins_ready(env: &TestEnv) -> Result<()> {
+    wait_for("the plugins to be ready", Duration::from_secs(900), || {
+        Ok(env.program_ready("gpushare-device-plugin")?.then_some(()))
+    })
+}
+
 /// Nothing of the run is left on any GPU: once the plugins are back, each takes a pod of its size.
 fn every_gpu_is_free(env: &TestEnv) -> Result<()> {
     env.delete_all_pods()?;
     wait_for("the plugins to offer all units", Duration::from_secs(900), || {
         let all = offered(env, GPU)?.values().sum::<u64>() == GPUS as u64 * GPU_UNITS;
-        Ok((all && env.program_ready("gpushare-device-plugin")?).then_some(()))
+        Ok(all.then_some(()))
     })?;
+    plugins_ready(env)?;
     let clock = Clock::now()?;
     create_all(env, gpu_pods("whole", GPUS, GPU_UNITS))?;
     let pods = all_running(env, START)?;

@@ -25,7 +25,7 @@ pub(super) struct Tally {
     pub(super) without_room: usize,
     /// Running GPU pods that were compared, each once a round.
     pub(super) compared: usize,
-    /// Those of them that have shares by ResourceClaims.
+    /// Pods with shares by ResourceClaims that were compared.
     pub(super) compared_by_claims: usize,
     /// What must not be.
     pub(super) faults: Vec<String>,
