@@ -37,7 +37,7 @@ impl Member {
     pub(super) fn new(plan: Plan, claims: bool) -> Self {
         let forged = plan.forgery.is_some();
         let share = match plan.containers[..] {
-            [units] if claims && units > 0 && plan.number / 4 % 3 != 0 => {
+            [units] if claims && units > 0 && !(plan.number / 4).is_multiple_of(3) => {
                 Some(Share::of(units * 1024))
             }
             _ => None,

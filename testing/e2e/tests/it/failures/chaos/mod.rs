@@ -58,8 +58,8 @@ fn chaos(env: &TestEnv, by_claims: Option<&Node>) -> Result<()> {
     let played = priorities::with(env, || match by_claims {
         None => play(),
         Some(host) => resource_claims::with(env, host, || {
-            let shares = (1..=GPU_UNITS).map(|units| Share::of(units * 1024));
-            shares.map(|share| share.create(env)).collect::<Result<()>>()?;
+            let mut shares = (1..=GPU_UNITS).map(|units| Share::of(units * 1024));
+            shares.try_for_each(|share| share.create(env))?;
             play()?;
             // Without it no pod with a claim ends.
             plugins_ready(env)
