@@ -58,8 +58,11 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     };
     // For a single feasible node kube-scheduler skips Prioritize and binds there. A pod that the GPUs' Filter rejects
     // is not bound, and counts nowhere.
-    let mut passing = (0..names.len())
-        .filter(|at| verdicts.each[*at] == Verdict::Accepted && decision.has_gpus_for_pod(*at));
+    let mut passing = (0..names.len()).filter(|at| {
+        verdicts.each[*at] == Verdict::Accepted
+            && refused[*at].is_none()
+            && decision.has_gpus_for_pod(*at)
+    });
     if let (Some(only), None) = (passing.next(), passing.next()) {
         decider.count_in_flight(decision, only);
     }

@@ -10,6 +10,7 @@ use e2e::quantity;
 use serde_json::{Value, json};
 
 use super::mps::start_daemon;
+use super::shares::sees_the_gpu_alone;
 use super::{HELD, seconds};
 use crate::lab::{Lab, TOLD};
 use crate::node::NODE;
@@ -58,14 +59,8 @@ fn offered(lab: &mut Lab) -> Result<Answer> {
 fn sees_its_gpu(lab: &mut Lab) -> Result<Answer> {
     let took = start(lab, "claim-a", 4, false, "hold 1024 900")?;
     let line = lab.said("claim-a", "held", HELD)?;
-    let pid = lab.pid("claim-a")?;
-    let devices = processes::numbered_devices(pid, "nvidia")?;
-    let minors: Vec<u32> = devices.iter().map(|(minor, _)| u32::from(*minor)).collect();
-    let told = processes::environ(pid)?.remove("PLIMSOLL_GPU_UUID").unwrap_or_default();
-    let sees_one = lab.gpu.fake || (line["uuid"] == lab.gpu.uuid && line["devices"] == 1);
-    let holds = told == lab.gpu.uuid && minors == [lab.gpu.minor] && sees_one;
-    let text = format!("runs {} after its creation; {told}, {minors:?}; {line}", seconds(took));
-    Ok(promise(holds, text))
+    let holds = sees_the_gpu_alone(lab, "claim-a", &line)?;
+    Ok(promise(holds, format!("runs {} after its creation; {line}", seconds(took))))
 }
 
 /// Of all but 6 GiB: 4 are the first pod's, and nobody has 2.

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use e2e::command::wait_for;
 use e2e::kernel::processes::{self, Pid};
+use serde_json::Value;
 
 use super::{HELD, is_near, seconds};
 use crate::http;
@@ -28,16 +29,8 @@ pub(super) fn ask(lab: &mut Lab) {
         lab.start_pod(&pod("a", a, &format!("hold {} 900", a * 256)))?;
         let line = lab.said("a", "held", HELD)?;
         let took = begin.elapsed();
-        let pid = lab.pid("a")?;
         let claim = lab.claim("a")?;
-        let devices = processes::numbered_devices(pid, "nvidia")?;
-        let minors: Vec<u32> = devices.iter().map(|(minor, _)| u32::from(*minor)).collect();
-        let told = processes::environ(pid)?.remove("PLIMSOLL_GPU_UUID").unwrap_or_default();
-        let sees_one = lab.gpu.fake || (line["uuid"] == lab.gpu.uuid && line["devices"] == 1);
-        let holds = claim.contains(&lab.gpu.uuid)
-            && told == lab.gpu.uuid
-            && minors == [lab.gpu.minor]
-            && sees_one;
+        let holds = claim.contains(&lab.gpu.uuid) && sees_the_gpu_alone(lab, "a", &line)?;
         let text = format!("output {} after its creation; {claim}; {line}", seconds(took));
         Ok(promise(holds, text))
     });
@@ -100,6 +93,16 @@ pub(super) fn ask(lab: &mut Lab) {
         Ok(promise(true, format!("{} from the deletion to its output", seconds(begin.elapsed()))))
     });
     lab.ask("restarts", "pods run on while device plugin and kubelet are killed", restarts);
+}
+
+/// Whether the pod's process has the GPU and no other: by its device nodes, its environment and what its program says.
+pub(super) fn sees_the_gpu_alone(lab: &Lab, name: &str, said: &Value) -> Result<bool> {
+    let pid = lab.pid(name)?;
+    let devices = processes::numbered_devices(pid, "nvidia")?;
+    let minors: Vec<u32> = devices.iter().map(|(minor, _)| u32::from(*minor)).collect();
+    let told = processes::environ(pid)?.remove("PLIMSOLL_GPU_UUID").unwrap_or_default();
+    let sees_one = lab.gpu.fake || (said["uuid"] == lab.gpu.uuid && said["devices"] == 1);
+    Ok(told == lab.gpu.uuid && minors == [lab.gpu.minor] && sees_one)
 }
 
 fn memory_by_pod(lab: &Lab, names: &[&str]) -> Result<Option<String>> {

@@ -171,12 +171,19 @@ fn as_many_as_fit_run(env: &TestEnv, host: &Node) -> Result<usize> {
     })?
 }
 
-fn at_once(env: &TestEnv) -> Result<()> {
+/// Runs the work while the GPUs of both nodes are given out by claims.
+fn on_both(env: &TestEnv, work: impl FnOnce(&Node, &Node) -> Result<()>) -> Result<()> {
     let [first, last] = env.cluster()?.nodes() else { bail!("not two nodes") };
-    let gpus = 2 * usize::from(GPUS);
     with(env, first, || {
         set_by_claims(env, last, true)?;
         closed(env, last, usize::from(GPUS))?;
+        work(first, last)
+    })
+}
+
+fn at_once(env: &TestEnv) -> Result<()> {
+    let gpus = 2 * usize::from(GPUS);
+    on_both(env, |_, last| {
         let [half, little] = [GPU_MIB / 2, GIB].map(Share::of);
         [&half, &little].into_iter().try_for_each(|share| share.create(env))?;
         let pods = (0..2 * gpus).map(|n| half.pod(&format!("half-{n}")));
@@ -202,10 +209,7 @@ fn run_at_once(env: &TestEnv, figure: &str, pods: Vec<Value>) -> Result<BTreeMap
 /// Where kube-scheduler asks nobody, it takes the node with the fewest pods. What fills a GPU is best whatever earlier
 /// pods asked for.
 fn fullest(env: &TestEnv) -> Result<()> {
-    let [first, last] = env.cluster()?.nodes() else { bail!("not two nodes") };
-    with(env, first, || {
-        set_by_claims(env, last, true)?;
-        closed(env, last, usize::from(GPUS))?;
+    on_both(env, |first, last| {
         let [large, little] = [GPU_MIB - GIB, GIB].map(Share::of);
         [&large, &little].into_iter().try_for_each(|share| share.create(env))?;
         for host in [last, first] {
@@ -554,16 +558,25 @@ fn unedited(env: &TestEnv) -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     fs::write(&file, sample.replace("team-a", NAMESPACE))?;
     let path = file.path().to_string_lossy();
-    let label = |value: &str| {
-        env.cluster()?.kubectl_run(&["label", "--overwrite", "namespace", NAMESPACE, value])
-    };
     with(env, host, || {
         env.cluster()?.kubectl_run(&["apply", "-f", &path])?;
-        let tried = label(&format!("{MODE}=claims")).and_then(|_| become_claims(env, host));
+        let tried = label(env, &format!("{MODE}=claims")).and_then(|_| become_claims(env, host));
         let removed = env.cluster()?.kubectl_run(&["delete", "-f", &path]);
-        let unlabelled = label(&format!("{MODE}-"));
+        let unlabelled = label(env, &format!("{MODE}-"));
         tried.and(removed).and(unlabelled).map(drop)
     })
+}
+
+/// Labels the tests' namespace, or with `KEY-` takes a label from it.
+fn label(env: &TestEnv, label: &str) -> Result<String> {
+    env.cluster()?.kubectl_run(&["label", "--overwrite", "namespace", NAMESPACE, label])
+}
+
+/// The pod as the API server would create it.
+fn as_created(env: &TestEnv, wanted: &Value) -> Result<Pod> {
+    let pods: Api<Pod> = Api::namespaced(env.client(), NAMESPACE);
+    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
+    env.block_on(pods.create(&only_tried, &parse(wanted.clone())?))
 }
 
 fn become_claims(env: &TestEnv, host: &Node) -> Result<()> {
@@ -573,11 +586,8 @@ fn become_claims(env: &TestEnv, host: &Node) -> Result<()> {
     let mut beside = idle_container("beside");
     beside["resources"] = json!({"limits": {GPU: "0"}});
     let wanted = on_node(host, pod("unedited", &[beside, main]));
-    let pods: Api<Pod> = Api::namespaced(env.client(), NAMESPACE);
-    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
-    let made = |wanted: &Value| env.block_on(pods.create(&only_tried, &parse(wanted.clone())?));
     wait_for("the policy to be in force", START, || {
-        let claims = made(&wanted)?.spec.and_then(|spec| spec.resource_claims);
+        let claims = as_created(env, &wanted)?.spec.and_then(|spec| spec.resource_claims);
         Ok(claims.map(drop))
     })?;
     create(env, wanted.clone())?;
@@ -587,7 +597,7 @@ fn become_claims(env: &TestEnv, host: &Node) -> Result<()> {
     let mut annotated = wanted;
     annotated["metadata"]["name"] = json!("annotated");
     annotated["metadata"]["annotations"] = json!({"plimsoll.dev/gpu-model": "*"});
-    let kept = made(&annotated)?;
+    let kept = as_created(env, &annotated)?;
     ensure!(gpu_containers(&kept).len() == 1, "{kept:?} has lost its units");
     Ok(())
 }

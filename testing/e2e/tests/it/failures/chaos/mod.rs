@@ -54,13 +54,12 @@ fn chaos(env: &TestEnv, by_claims: Option<&Node>) -> Result<()> {
     let schedule = Schedule::new(seed, usize::try_from(pods)?);
     let watch = Watch::start(env.cluster()?);
     let mut run = Run::new(env, &watch, by_claims)?;
-    let mut play = || run.play(&schedule);
     let played = priorities::with(env, || match by_claims {
-        None => play(),
+        None => run.play(&schedule),
         Some(host) => resource_claims::with(env, host, || {
             let mut shares = (1..=GPU_UNITS).map(|units| Share::of(units * 1024));
             shares.try_for_each(|share| share.create(env))?;
-            play()?;
+            run.play(&schedule)?;
             // Without it no pod with a claim ends.
             plugins_ready(env)
         }),
@@ -104,9 +103,8 @@ fn every_gpu_is_free(env: &TestEnv) -> Result<()> {
     env.delete_all_pods()?;
     wait_for("the plugins to offer all units", Duration::from_secs(900), || {
         let all = offered(env, GPU)?.values().sum::<u64>() == GPUS as u64 * GPU_UNITS;
-        Ok(all.then_some(()))
+        Ok((all && env.program_ready("gpushare-device-plugin")?).then_some(()))
     })?;
-    plugins_ready(env)?;
     let clock = Clock::now()?;
     create_all(env, gpu_pods("whole", GPUS, GPU_UNITS))?;
     let pods = all_running(env, START)?;

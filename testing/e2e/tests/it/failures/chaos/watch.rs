@@ -225,9 +225,11 @@ fn gpus_of(process: Pid) -> Option<(Vec<String>, u64)> {
     let first = environment.get("PLIMSOLL_GPU_UUID")?;
     let several = environment.get("PLIMSOLL_GPU_UUIDS").unwrap_or(first);
     let on = several.split(',').map(str::to_owned).collect();
-    let number = |name| environment.get(name).and_then(|text| text.parse::<u64>().ok());
-    let by_claim = number(ASKED).map(|mib| mib / 1024);
-    Some((on, by_claim.or_else(|| number(UNITS))?))
+    let units = match environment.get(ASKED) {
+        Some(mib) => mib.parse::<u64>().ok()? / 1024,
+        None => environment.get(UNITS)?.parse().ok()?,
+    };
+    Some((on, units))
 }
 
 /// The control group, which is that of a container.
