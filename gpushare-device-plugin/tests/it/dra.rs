@@ -39,7 +39,7 @@ async fn open_rig(gpus: &[(&str, u64)]) -> Rig {
     let rig = Rig::new(gpus).await;
     rig.nvidia_gpus(&gpus.iter().map(|(uuid, _)| *uuid).collect::<Vec<_>>());
     let all_open = |gpus: &Value| gpus.as_array().unwrap().iter().all(is_open);
-    rig.gpus("open GPUs", all_open).await;
+    rig.open_gpus("open GPUs", all_open).await;
     rig
 }
 
@@ -121,13 +121,13 @@ async fn without_slices_or_the_right_to_list_them_gpus_are_open_as_before() {
     let forbidden = Fault::Answer(Failure::new(403, "Forbidden", "no right"));
     rig.sim.faults().next(usize::MAX, Verb::List, RESOURCE_SLICES, forbidden);
     rig.restart_with(&[]).await;
-    rig.gpus("an open GPU", |gpus| is_open(&gpus[0])).await;
+    rig.open_gpus("an open GPU", |gpus| is_open(&gpus[0])).await;
     rig.sim.faults().release();
     rig.stop_plugin().await;
     rig.sim.stop_serving(RESOURCE_SLICES);
     rig.begin_plugin();
     rig.kubelet.registered(3).await;
-    rig.gpus("an open GPU", |gpus| is_open(&gpus[0])).await;
+    rig.open_gpus("an open GPU", |gpus| is_open(&gpus[0])).await;
     rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();
 }
 
@@ -136,7 +136,7 @@ async fn an_api_server_that_never_sends_the_slices_keeps_no_gpu_closed() {
     let mut rig = open_rig(&[(A, 4)]).await;
     rig.sim.faults().next(usize::MAX, Verb::Watch, RESOURCE_SLICES, Fault::Hang);
     rig.restart_with(&[]).await;
-    rig.gpus("an open GPU", |gpus| is_open(&gpus[0])).await;
+    rig.open_gpus("an open GPU", |gpus| is_open(&gpus[0])).await;
     rig.run(pod("p").asking(RESOURCE, 2), A).await.unwrap();
 }
 

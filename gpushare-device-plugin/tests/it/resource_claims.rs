@@ -224,7 +224,7 @@ async fn a_gpu_has_units_or_claims_and_never_both() {
     rig.nvidia_gpus(&[A, B]);
     rig.flags = vec!["--claims".to_owned()];
     rig.begin_plugin();
-    rig.gpus("open GPUs", |gpus| gpus[0]["closed"].is_null()).await;
+    rig.open_gpus("open GPUs", |gpus| gpus[0]["closed"].is_null()).await;
     // Beside it the kubelet is asked for nothing, and tells of ids that have ended only with the next admission.
     rig.kubelet.register_other("example.com/nic", &["eth0"]);
     rig.run(pod("units").uid("units").asking(RESOURCE, 2), A).await.unwrap();
@@ -260,8 +260,8 @@ async fn a_gpu_has_units_or_claims_and_never_both() {
         .await
         .unwrap();
     unprepare(&rig, "b").await;
-    rig.gpus("one open GPU", |gpus| gpus[0]["closed"] == "claims" && gpus[1]["closed"].is_null())
-        .await;
+    let one = |gpus: &Value| gpus[0]["closed"] == "claims" && gpus[1]["closed"].is_null();
+    rig.open_gpus("one open GPU", one).await;
     rig.run(pod("later").asking(RESOURCE, 1), B).await.unwrap();
 }
 
@@ -376,7 +376,7 @@ async fn a_gpu_whose_units_ended_at_once_is_open_to_claims() {
     rig.processes("0c0ffee0-0d4c-4a63-9d6e-2f6a1c0b7e55", true);
     rig.flags = vec!["--claims".to_owned()];
     rig.begin_plugin();
-    rig.gpus("an open GPU", |gpus| gpus[0]["closed"].is_null()).await;
+    rig.open_gpus("an open GPU", |gpus| gpus[0]["closed"].is_null()).await;
     rig.run(pod("units").uid(FIRST).asking(RESOURCE, 2), A).await.unwrap();
     rig.gpus("the pod", |gpus| gpus[0]["pods"][FIRST] == 2).await;
     // Its group went before its object, and no look at the groups came between.

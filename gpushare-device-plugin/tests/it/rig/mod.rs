@@ -426,6 +426,12 @@ impl Rig {
         });
         annotation.await.unwrap()
     }
+
+    /// As [`Rig::gpus`] for GPUs that open: waits until the kubelet has their units too, so that pods can follow.
+    pub async fn open_gpus(&self, what: &str, holds: impl Fn(&Value) -> bool) {
+        self.gpus(what, holds).await;
+        self.kubelet.devices(what, |devices| devices.values().any(|healthy| *healthy)).await;
+    }
 }
 
 impl Drop for Rig {
