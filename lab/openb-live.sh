@@ -6,7 +6,8 @@
 # Usage: lab/openb-live.sh FOLDER NODES PODS [SEED [FLAG...]]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`. NODES and PODS
 # are files as of `openb`; FLAGs are the extender's. With BY=claims pods ask by ResourceClaims, and the GPUs of a node are in the order of their
-# index, since there is no driver to sort them; with EXTENDER=none kube-scheduler asks nobody.
+# index, since there is no driver to sort them; with EXTENDER=none kube-scheduler asks nobody, and with BANDS=1 pods prefer nodes by their
+# bands.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1 node_list=$2 pod_list=$3 seed=${4:-42} flags=("${@:5}")
@@ -19,6 +20,10 @@ by_claims=()
 [ "${BY:-units}" = claims ] && by_claims=(--by-claims) && flags+=(--claims)
 target/release/openb "${lists[@]}" --objects "$work" "${by_claims[@]}"
 create "$work/nodes.json"
+if [ -n "${BANDS:-}" ]; then
+  create deploy/tests/rendered/node-bands.yaml
+  sleep 5 # until it is in force
+fi
 if [ "${#by_claims[@]}" -gt 0 ]; then
   create "$work/slices.json"
   create "$work/claims.json"

@@ -21,6 +21,8 @@ render tests/rendered/mps-control-daemon.yaml --show-only templates/mps-control-
 render tests/rendered/unhealthy-gpus.yaml --show-only templates/unhealthy-gpus.yaml \
     --set devicePlugin.unhealthyConfigMaps=true
 render tests/rendered/claims.yaml --show-only templates/claims.yaml --set claims=true
+render tests/rendered/node-bands.yaml --show-only templates/admission-node-bands.yaml \
+    --set scheduler.mode=none,claims=true,annotator.nodeBands=true
 # As a rule file of Prometheus.
 render manifests/rules.yaml --show-only templates/monitoring.yaml --set monitoring.rules=true
 rules=$(sed -e '2,/^spec:$/d' -e 's/^  //' "$out/manifests/rules.yaml")

@@ -116,7 +116,7 @@ pub async fn start(
     context.spawn("connections", close_idle(poller.clone(), context.shutdown()));
     let patches = Arc::new(Semaphore::new(settings.concurrency));
     let runner = JobRunner { poller, table, client, leadership, clock, settings, metrics, patches };
-    let controller = Controller::new(runner, sources, args.taints.taint(), listed);
+    let controller = Controller::new(runner, sources, args.taints.taint(), args.node_bands, listed);
     let status = controller.status();
     health::publish(context, &of_health, &lease, identity, &status, reading_source);
     spawn_controller(context, controller, ready, elector);

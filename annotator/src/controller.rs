@@ -15,6 +15,7 @@ use placement::units::NodeName;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::bands::{BandChange, NodeBands};
 use crate::clock::Clock;
 use crate::exporter::statistics::Format;
 use crate::fleet::job::{Job, Report};
@@ -75,6 +76,8 @@ pub(crate) struct Controller {
     jobs: JoinSet<Report>,
     hot_nodes: HotNodes,
     taint_writes: JoinSet<(TaintChange, Option<Result<(), CallError>>)>,
+    bands: NodeBands,
+    band_writes: JoinSet<(BandChange, Option<Result<(), CallError>>)>,
     status: watch::Sender<Status>,
     /// The time of the last start of jobs.
     last_start: Timestamp,
@@ -86,11 +89,15 @@ impl Controller {
         runner: JobRunner,
         mut sources: Sources,
         taint: Option<TaintSettings>,
+        node_bands: bool,
         listed: ListedConditions,
     ) -> Self {
         let policy = sources.policies.borrow_and_update().clone();
         let hot_nodes = HotNodes::new(taint, Arc::clone(&policy));
         log_warnings(&policy, &hot_nodes, sources.polls_exporters, &runner.metrics);
+        let readings = sources.readings.clone();
+        let bands =
+            NodeBands::new(node_bands, &runner.settings.names, Arc::clone(&policy), readings);
         let mut fleet = Fleet::new(runner.settings.clone(), policy, sources.readings.clone());
         fleet.set_leading(false, Timestamp::MIN);
         Self {
@@ -103,6 +110,8 @@ impl Controller {
             jobs: JoinSet::new(),
             hot_nodes,
             taint_writes: JoinSet::new(),
+            bands,
+            band_writes: JoinSet::new(),
             status: watch::Sender::default(),
             last_start: Timestamp::MIN,
         }
@@ -129,6 +138,7 @@ impl Controller {
         if self.leads {
             self.start_jobs();
             self.start_taint_write();
+            self.start_band_writes();
         }
         self.publish_status();
         let next = self.next();
@@ -140,12 +150,23 @@ impl Controller {
                 let (change, outcome) = write.context("a taint's write")?;
                 self.finish_taint_write(&change, outcome.as_ref());
             }
+            Some(write) = self.band_writes.join_next() => {
+                let (change, outcome) = write.context("a write of bands")?;
+                if let Some(Err(error)) = &outcome
+                    && !matches!(error, CallError::Conflict(_) | CallError::NotFound(_))
+                {
+                    let node = change.node.as_str();
+                    tracing::warn!(node, %error, "the node's bands cannot be written");
+                }
+                self.bands.finish(change, outcome.as_ref(), clock.now());
+            }
             Some(event) = nodes.next() => self.apply_nodes(event),
             Some(event) = pods.next() => self.apply_pods(event),
             Ok(()) = policies.changed() => {
                 let policy = policies.borrow_and_update().clone();
                 self.runner.metrics.clear_metrics_of_policy();
                 self.hot_nodes.set_policy(Arc::clone(&policy));
+                self.bands.set_policy(Arc::clone(&policy));
                 let polls_exporters = self.sources.polls_exporters;
                 log_warnings(&policy, &self.hot_nodes, polls_exporters, &self.runner.metrics);
                 self.fleet.set_policy(policy, clock.now());
@@ -156,12 +177,12 @@ impl Controller {
         Ok(())
     }
 
-    /// When a job or a taint write is next due; it may be past.
+    /// When a job or another write is next due; it may be past.
     fn next(&self) -> Option<Timestamp> {
         if !self.leads {
             return None;
         }
-        self.fleet.next().into_iter().chain(self.hot_nodes.next()).min()
+        [self.fleet.next(), self.hot_nodes.next(), self.bands.next()].into_iter().flatten().min()
     }
 
     fn follow_leadership(&mut self) {
@@ -172,6 +193,7 @@ impl Controller {
             self.runner.metrics.set_leading(leads);
             self.fleet.set_leading(leads, now);
             if leads {
+                self.bands.begin_anew();
                 self.observe(|observer| observer.begin_to_lead(now));
             }
         }
@@ -193,6 +215,12 @@ impl Controller {
     fn start_taint_write(&mut self) {
         if let Some(change) = self.hot_nodes.take(self.runner.clock.now()) {
             self.taint_writes.spawn(self.runner.clone().write_taint(change));
+        }
+    }
+
+    fn start_band_writes(&mut self) {
+        while let Some(change) = self.bands.take(self.runner.clock.now()) {
+            self.band_writes.spawn(self.runner.clone().write_bands(change));
         }
     }
 
@@ -229,6 +257,7 @@ impl Controller {
             tracing::warn!(from = %self.last_start, to = %now, "the clock was set back");
             self.fleet.clock_set_back(now);
             self.hot_nodes.check_all_again();
+            self.bands.begin_anew();
         }
         self.last_start = now;
         now
@@ -237,7 +266,7 @@ impl Controller {
     fn publish_status(&self) {
         let mut status = self.fleet.status();
         status.next = self.next();
-        status.in_flight += self.taint_writes.len();
+        status.in_flight += self.taint_writes.len() + self.band_writes.len();
         self.runner.metrics.set_status(&status);
         self.runner.metrics.set_tainted_nodes(self.hot_nodes.tainted_nodes());
         self.status.send_replace(status);
@@ -280,6 +309,7 @@ impl Controller {
             Event::Listed(mut nodes) => {
                 let selector = &self.sources.selector;
                 self.hot_nodes.replace(&nodes, |node| selector.matches(&node.labels), now);
+                self.bands.replace(&nodes, |node| selector.matches(&node.labels));
                 nodes.retain(|node| selector.matches(&node.labels));
                 tracing::info!(nodes = nodes.len(), "nodes listed");
                 self.observe(|observer| observer.nodes_listed(&nodes));
@@ -289,6 +319,7 @@ impl Controller {
             Event::Applied(node) => {
                 let is_selected = self.sources.selector.matches(&node.labels);
                 self.hot_nodes.apply(&node, is_selected, now);
+                self.bands.apply(&node, is_selected);
                 if is_selected {
                     self.observe(|observer| observer.node_applied(&node));
                     self.fleet.node_applied(node, now);
@@ -298,6 +329,7 @@ impl Controller {
             }
             Event::Gone(node) => {
                 self.hot_nodes.remove(&node.name);
+                self.bands.remove(&node.name);
                 self.remove_node(&node.name, now);
             }
         }

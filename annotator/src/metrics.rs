@@ -41,6 +41,7 @@ pub struct Metrics {
     missing: Labelled<Gauge, 1>,
     tainted: Gauge,
     taint_writes: Labelled<Counter, 2>,
+    band_writes: Labelled<Counter, 1>,
     leader: Gauge,
     lease: LeaseMetrics,
     policy_warnings: Gauge,
@@ -127,6 +128,11 @@ impl Metrics {
                 ["effect", "outcome"],
                 "Writes that set or cleared that taint, by its effect and by outcome",
             ),
+            band_writes: registry.counters(
+                "plimsoll_annotator_band_writes_total",
+                ["outcome"],
+                "Writes of a node's bands, by outcome",
+            ),
             leader: registry.gauge(
                 "plimsoll_annotator_leader",
                 "1 on the replica that polls and writes, 0 on the others",
@@ -205,6 +211,11 @@ impl Metrics {
     ) {
         let reason = outcome.map_or_else(call_reason, |()| "ok");
         self.taint_writes.with([effect.map_or("none", TaintEffect::name), reason]).inc();
+    }
+
+    /// Counts a write of a node's bands.
+    pub(crate) fn count_band_write(&self, outcome: Result<(), &CallError>) {
+        self.band_writes.with([outcome.map_or_else(call_reason, |()| "ok")]).inc();
     }
 
     /// Records that this replica began or ceased to lead.

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::pods::NodePods;
-use cluster::{CallError, Client, Leadership, patch_node_annotations, patch_node_taint};
+use cluster::{
+    CallError, Client, Leadership, patch_node_annotations, patch_node_labels, patch_node_taint,
+};
 use daemon::follow::Current;
 use jiff::Timestamp;
 use placement::reading::Reading;
 use placement::units::NodeName;
 use tokio::sync::Semaphore;
 
+use crate::bands::BandChange;
 use crate::clock::Clock;
 use crate::exporter::endpoint::Endpoint;
 use crate::exporter::error::PollError;
@@ -133,6 +136,19 @@ impl JobRunner {
         let outcome = patch_node_taint(&self.client, node, taints, wanted.as_ref(), limit).await;
         let effect = wanted.as_ref().map(|taint| taint.effect);
         self.metrics.count_taint_write(effect, outcome.as_ref().map(drop));
+        (change, Some(outcome))
+    }
+
+    /// Writes a node's bands; `None` if this replica no longer leads.
+    pub(crate) async fn write_bands(
+        self,
+        change: BandChange,
+    ) -> (BandChange, Option<Result<(), CallError>>) {
+        let Some(left) = self.leadership.remaining() else { return (change, None) };
+        let BandChange { node, uid, labels } = &change;
+        let limit = left.min(PATCH_TIMEOUT);
+        let outcome = patch_node_labels(&self.client, node, uid, labels, limit).await;
+        self.metrics.count_band_write(outcome.as_ref().map(drop));
         (change, Some(outcome))
     }
 }

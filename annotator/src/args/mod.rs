@@ -92,6 +92,11 @@ pub struct Args {
     #[command(flatten)]
     pub taints: TaintArgs,
 
+    /// Nodes carry the labels gpu-band and cpu-band of Plimsoll's domain, 0 to 7, of which pods prefer the lower by an
+    /// admission policy: for clusters whose scheduler asks no extender. Without it, labels that are found are cleared.
+    #[arg(long, env = "PLIMSOLL_NODE_BANDS")]
+    pub node_bands: bool,
+
     /// The Lease of several replicas.
     #[command(flatten)]
     pub lease: LeaseArgs,

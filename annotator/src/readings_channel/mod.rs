@@ -65,6 +65,11 @@ impl PolledTable {
         }
     }
 
+    /// What the last poll of a node gave.
+    pub(crate) fn of(&self, node: &NodeName) -> Option<&[(MetricName, Reading)]> {
+        self.nodes.get(node).map(|polled| polled.readings.as_slice())
+    }
+
     /// The node was deleted, or is not selected any more.
     pub(crate) fn remove(&mut self, node: &NodeName) {
         self.nodes.remove(node);

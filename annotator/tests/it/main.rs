@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed unwrap is a failed test.
 
 mod addresses;
+mod bands;
 mod boot;
 mod connections;
 mod coverage;

@@ -65,7 +65,7 @@ pub use node_metrics::{NodeUse, list_node_uses};
 pub use object::objects_read_in_part;
 pub use patch::{
     NodeCondition, mark_assigned, patch_node_annotations, patch_node_capacity,
-    patch_node_condition, patch_node_taint, patch_own_node, record_claim,
+    patch_node_condition, patch_node_labels, patch_node_taint, patch_own_node, record_claim,
 };
 pub use placement::gpu::{MPS_PIPES, MPS_SHARED_MEMORY, MpsConflict};
 pub use placement::quantity::QuantityError;

@@ -1,5 +1,6 @@
 //! The patches that Plimsoll writes, each one call that touches nothing but its own keys.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -32,6 +33,22 @@ pub async fn patch_node_annotations(
     if let Some(uid) = uid.filter(|uid| !uid.is_empty()) {
         patch["metadata"]["uid"] = uid.into();
     }
+    merge::<Node>(client, None, node.as_str(), patch, limit).await
+}
+
+/// As [`patch_node_annotations`], for labels.
+///
+/// # Errors
+///
+/// As [`patch_node_annotations`].
+pub async fn patch_node_labels(
+    client: &Client,
+    node: &NodeName,
+    uid: &str,
+    labels: &BTreeMap<String, Option<String>>,
+    limit: Duration,
+) -> Result<(), CallError> {
+    let patch = json!({ "metadata": { "uid": uid, "labels": labels } });
     merge::<Node>(client, None, node.as_str(), patch, limit).await
 }
 

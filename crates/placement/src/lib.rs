@@ -31,6 +31,7 @@ macro_rules! reason {
     };
 }
 
+pub mod bands;
 pub mod demand;
 pub mod estimate;
 pub mod fnv;

@@ -96,6 +96,16 @@ impl Names {
         self.key("gpu-share")
     }
 
+    /// Node label: its [band](crate::bands) for pods with GPUs, written by the annotator.
+    pub fn gpu_band(&self) -> String {
+        self.key("gpu-band")
+    }
+
+    /// Node label: its [band](crate::bands) for pods without GPUs, written by the annotator.
+    pub fn cpu_band(&self) -> String {
+        self.key("cpu-band")
+    }
+
     /// Node annotation, the operator's: where this node's exporter answers.
     pub fn exporter(&self) -> String {
         self.key("exporter")

@@ -41,7 +41,7 @@ pub struct Overheating {
 }
 
 /// The load at or below which a node that was over `limit` counts as cool.
-pub(crate) fn clear_line(limit: f64, margin: f64) -> f64 {
+pub fn clear_line(limit: f64, margin: f64) -> f64 {
     limit - margin.min(limit / 2.0)
 }
 

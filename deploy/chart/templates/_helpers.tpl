@@ -147,7 +147,11 @@ spec:
 
 {{- /* In CEL: that a write changes nothing else in an object's metadata than annotations. */ -}}
 {{- define "plimsoll.sameMetadata" -}}
-object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
+object.metadata.?labels == oldObject.metadata.?labels && {{ include "plimsoll.sameOwners" . }}
+{{- end }}
+
+{{- define "plimsoll.sameOwners" -}}
+object.metadata.?finalizers == oldObject.metadata.?finalizers && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
 {{- end }}
 
 {{- /* A drain of several nodes takes one replica at a time: (list $ PROGRAM). */ -}}
@@ -224,6 +228,20 @@ has(container.resources) && ( (has(container.resources.limits) && '{{ .Values.na
 {{- /* In CEL: whether a pod of 256 containers and 256 init containers at most asks for GPU memory. */ -}}
 {{- define "plimsoll.podAsks" -}}
 (has(object.spec.containers) && object.spec.containers.size() <= 256 && object.spec.containers.exists(container, {{ include "plimsoll.asks" . }})) || (has(object.spec.initContainers) && object.spec.initContainers.size() <= 256 && object.spec.initContainers.exists(container, {{ include "plimsoll.asks" . }}))
+{{- end }}
+
+{{- /* The API version of MutatingAdmissionPolicy, or the error where there is none: (list $ ERROR). From 1.36 on every API server has it; before,
+as v1beta1, one where it was switched on. `helm template` asks no server. */ -}}
+{{- define "plimsoll.mutates" -}}
+{{- $api := "admissionregistration.k8s.io/v1" }}
+{{- $capabilities := (index . 0).Capabilities }}
+{{- if semverCompare "<1.36.0-0" $capabilities.KubeVersion.Version }}
+{{- $api = "admissionregistration.k8s.io/v1beta1" }}
+{{- if not ($capabilities.APIVersions.Has (printf "%s/MutatingAdmissionPolicy" $api)) }}
+{{- fail (index . 1) }}
+{{- end }}
+{{- end }}
+{{- $api }}
 {{- end }}
 
 {{- /* Variables of an admission policy: which annotations a write changes. The time for a loop grows with the square of its turns. */ -}}

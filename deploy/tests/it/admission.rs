@@ -135,6 +135,8 @@ fn resources_are_those_that_pods_ask_for() {
     }
     let written = [names.gpus(), names.isolation()].into();
     assert_eq!(list_with("plimsoll-device-plugin-nodes", &names.gpus()), written);
+    let bands = [names.gpu_band(), names.cpu_band()].into();
+    assert_eq!(list_with("plimsoll-annotator-nodes", &names.gpu_band()), bands);
     let written = format!("!(key == '{}' ||", names.share());
     assert!(policy("plimsoll-annotator-nodes").contains(&written), "{written}");
 }
@@ -327,10 +329,15 @@ fn no_policy_loops_over_a_list_or_map_of_any_length() {
         let sample = Manifests::of_text(&read(&format!("samples/{sample}.yaml")));
         all.extend(sample.of_kind("MutatingAdmissionPolicy"));
     }
+    all.extend(
+        Manifests::of_text(&read("tests/rendered/node-bands.yaml"))
+            .of_kind("MutatingAdmissionPolicy"),
+    );
     for policy in &all {
         for expression in expressions(policy) {
             for receiver in looped(expression) {
-                let is_literal = receiver.starts_with("['") && receiver.ends_with(']');
+                let is_literal = ["['", "[0, "].iter().any(|start| receiver.starts_with(start))
+                    && receiver.ends_with(']');
                 assert!(
                     is_literal || bounds(expression, receiver),
                     "{} loops over {receiver} without a bound: {expression}",

@@ -9,6 +9,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use jiff::Timestamp;
+use placement::bands::{Band, Shape};
+use placement::names::Names;
 use placement::reading::{Reading, ReadingCodec};
 use placement::units::Ratio;
 use serde_json::{Value, json};
@@ -157,9 +159,17 @@ fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
         resources[UNITS] = json!((kind.gpus * WHOLE as usize).to_string());
         annotations[GPUS] = json!(json!(gpus).to_string());
     }
+    // As the annotator writes them; without the admission policy no pod prefers them.
+    let (names, shape) =
+        (Names::default(), Shape { gpus: kind.gpus, cores: Some(kind.cpu as f64 / 1000.0) });
+    let labels = json!({
+        "kubernetes.io/hostname": name,
+        names.gpu_band(): Band::of_gpus(&name.as_str().into()).to_string(),
+        names.cpu_band(): Band::of_cpu(shape, None, None).to_string(),
+    });
     json!({
         "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, "annotations": annotations},
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
         "status": {
             "capacity": resources, "allocatable": resources,
             "conditions": [{"type": "Ready", "status": "True"}],

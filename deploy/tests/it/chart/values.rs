@@ -56,6 +56,7 @@ fn the_schema_refuses_what_is_misspelt_or_of_another_kind() {
         (r#"extender.env.log="x""#, "log"),
         (r#"annotator.taintHotNodes=false"#, "taintHotNodes"),
         (r#"annotator.taintHotNodes="NoExecute""#, "taintHotNodes"),
+        (r#"annotator.nodeBands="on""#, "nodeBands"),
         (r#"exporter.port="19101""#, "port"),
         (r#"exporter.port=70000"#, "port"),
         (r#"exporter.nodeSelector={}"#, "nodeSelector"),
@@ -100,7 +101,7 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
     let shared = r#"nodeAgents.namespace="kube-system""#;
     let profile =
         r#"scheduler.configuration="profiles: [{schedulerName: plimsoll-scheduler}, {}]""#;
-    let contradictions: [(&[&str], &str); 31] = [
+    let contradictions: [(&[&str], &str); 32] = [
         (&[r#"image.registry="""#], "image.registry is not set: no images are published."),
         (&[r#"image.registry="plimsoll""#], "or docker.io/plimsoll for Docker Hub"),
         (&["policy.crane=true", config_map], "policy.crane and policy.existingConfigMap are set"),
@@ -125,6 +126,10 @@ fn values_that_contradict_each_other_are_refused_with_what_to_change() {
         ),
         (&[none, r#"policy.shadow="x""#], "policy.shadow is set"),
         (&[second, "extender.tls=false"], "extender.tls is false, and with"),
+        (
+            &["annotator.nodeBands=true"],
+            "annotator.nodeBands is set, and with scheduler.mode external",
+        ),
         (&[set_name], "scheduler.setName.namespaces is set, and with scheduler.mode external"),
         (&[none, set_name], "scheduler.setName.namespaces is set, and with scheduler.mode none"),
         (&[r#"scheduler.configuration="x""#], "scheduler.configuration is set"),
@@ -391,7 +396,7 @@ fn certificates_are_written_to_the_secrets_that_the_programs_mount() {
 }
 
 /// The values of many components, of which each pair goes together.
-pub(super) const MANY: [&str; 25] = [
+pub(super) const MANY: [&str; 26] = [
     "namespace.create=true",
     "scheduler.mode=second",
     "scheduler.setName.namespaces={team-a}",
@@ -413,6 +418,7 @@ pub(super) const MANY: [&str; 25] = [
     "extender.moveForCards=true",
     "extender.evictOutsideMps=true",
     "annotator.taintHotNodes=NoSchedule",
+    "annotator.nodeBands=true",
     "nvmlHostLibrary=/nvml",
     "monitoring.podMonitors=true",
     "monitoring.rules=true",
@@ -577,6 +583,7 @@ const CHANGED: &[(&str, &str, &[&str])] = &[
     ("annotator.replicas", "3", &[]),
     ("annotator.nodes", r#""pool=batch""#, &[]),
     ("annotator.taintHotNodes", r#""NoSchedule""#, &[]),
+    ("annotator.nodeBands", "true", SECOND),
     ("exporter.port", "9", &[]),
     ("exporter.everyAddress", "true", &[]),
     ("exporter.gpuSignals", "true", &[]),

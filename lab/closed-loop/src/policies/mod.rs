@@ -3,6 +3,7 @@
 //! A [`Policy`] sees what its real counterpart would see: samples of nodes and pods as they are measured, the requests
 //! of the pod to be placed, and bindings. It never sees what a pod will use.
 
+mod bands;
 mod crane_extender;
 mod crane_plugin;
 mod default;
@@ -262,6 +263,11 @@ pub const KINDS: &[Kind] = &[
         new: |_| Ok(Box::new(LoadVariationRiskBalancing::new(true))),
     },
     Kind {
+        name: "bands",
+        title: "taint and bands, no extender",
+        new: |settings| Ok(Box::new(bands::NodeBands::new(settings)?)),
+    },
+    Kind {
         name: "plimsoll",
         title: "Plimsoll",
         new: |settings| Ok(Box::new(plimsoll::Plimsoll::new(plimsoll::Setup::of(settings)?))),
@@ -288,6 +294,8 @@ pub const DEFAULT: &[&str] = &[
     "plimsoll[allNodes=on]",
     "plimsoll[hardLimit=0.62]",
     "plimsoll[hardLimit=0.58]",
+    "bands",
+    "bands[bands=off]",
 ];
 
 fn koordinator(usage: Usage, settings: &mut Settings) -> anyhow::Result<Box<dyn Policy>> {

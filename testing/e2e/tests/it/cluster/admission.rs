@@ -42,6 +42,7 @@ pub(crate) const FACTS: &[Fact] = &[
     )
     .takes(1)
     .smoke(),
+    on_our_nodes("new_pods_prefer_nodes_by_their_bands", preferred_bands).takes(4).smoke(),
     on_our_nodes("what_is_the_users_own_stays_free", free).takes(1).smoke(),
     on_our_nodes(
         "without_the_policies_a_forged_claim_with_a_node_name_gets_no_units_that_others_hold",
@@ -464,6 +465,7 @@ fn annotators(env: &TestEnv) -> Result<()> {
             annotated("node_hot_value", "2,2026-11-20T09:00:00Z"),
             annotated("plimsoll.dev/gpu-share", "{}"),
             annotated("mem_usage_avg_5m", Value::Null),
+            json!({"metadata": {"labels": {"plimsoll.dev/cpu-band": "5", "plimsoll.dev/gpu-band": null}}}),
             with_taints(&[theirs.clone(), hot_taint(key, "NoSchedule")]),
             with_taints(&[hot_taint(key, "PreferNoSchedule"), theirs.clone()]),
         ] {
@@ -474,6 +476,8 @@ fn annotators(env: &TestEnv) -> Result<()> {
         for change in [
             json!({"metadata": {"labels": {"node-restriction.kubernetes.io/team": "mine"}}}),
             json!({"metadata": {"labels": {"gpushare": "true"}}}),
+            json!({"metadata": {"labels": {"kubernetes.io/os": null, "plimsoll.dev/cpu-band": "5"}}}),
+            json!({"metadata": {"labels": {"plimsoll.dev/cpu-band": "8"}}}),
             json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}}),
             json!({"spec": {"unschedulable": true}}),
             json!({"spec": {"unschedulable": true, "taints": [theirs.clone(), hot_taint(key, "NoSchedule")]}}),
@@ -490,6 +494,86 @@ fn annotators(env: &TestEnv) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// By the policy of `annotator.nodeBands`, which the tested installation does not set.
+fn preferred_bands(env: &TestEnv) -> Result<()> {
+    let cluster = env.cluster()?;
+    let file = cluster.settings().sources.join("deploy/tests/rendered/node-bands.yaml");
+    let path = file.to_string_lossy();
+    let tried = cluster.kubectl_run(&["apply", "-f", &path]).and_then(|_| preferring(env));
+    let removed = cluster.kubectl_run(&["delete", "-f", &path]);
+    tried.and(removed).map(drop)
+}
+
+fn preferring(env: &TestEnv) -> Result<()> {
+    let user = Caller::administrator(env)?;
+    let dry = format!("{PODS}?dryRun=All");
+    let preferred = |wanted: &Value| -> Result<Value> {
+        let made = user.done(env, Verb::Create, &dry, wanted)?;
+        let affinity = &made["spec"]["affinity"]["nodeAffinity"];
+        Ok(affinity["preferredDuringSchedulingIgnoredDuringExecution"].clone())
+    };
+    let of_band = |key: &str, band: &str, terms: &Value| -> i64 {
+        let matches = |term: &Value| {
+            let expression = &term["preference"]["matchExpressions"][0];
+            let listed = match expression["operator"].as_str() {
+                Some("In") => {
+                    expression["values"].as_array().is_some_and(|all| all.contains(&json!(band)))
+                }
+                operator => operator == Some("Exists"),
+            };
+            expression["key"] == key && listed
+        };
+        let terms = terms.as_array().into_iter().flatten().filter(|term| matches(term));
+        terms.filter_map(|term| term["weight"].as_i64()).sum()
+    };
+    let plain = typed(pod("plain", &[idle_container("main")]));
+    wait_for("the policy to be in force", START, || {
+        Ok((!preferred(&plain)?.is_null()).then_some(()))
+    })?;
+    let by_claim = {
+        let mut claims = plain.clone();
+        claims["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "none"}]);
+        claims
+    };
+    let by_units = typed(pod("units", &[gpu_container("main", 1)]));
+    for (wanted, key, weights) in [
+        (&plain, "plimsoll.dev/cpu-band", [100, 93, 86, 79, 71, 64, 57, 50]),
+        (&by_claim, "plimsoll.dev/gpu-band", [100, 86, 71, 57, 43, 29, 14, 0]),
+        (&by_units, "plimsoll.dev/gpu-band", [100, 86, 71, 57, 43, 29, 14, 0]),
+    ] {
+        let terms = preferred(wanted)?;
+        let found = ["0", "1", "2", "3", "4", "5", "6", "7"].map(|band| of_band(key, band, &terms));
+        ensure!(found == weights, "{found:?}: {terms}");
+    }
+    let mut own = plain.clone();
+    let term = json!([{"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]);
+    own["spec"]["affinity"] =
+        json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": term}});
+    ensure!(preferred(&own)? == term, "a preference of its own was changed");
+    let mut of_daemon_set = plain.clone();
+    of_daemon_set["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]);
+    ensure!(preferred(&of_daemon_set)?.is_null(), "a DaemonSet's pod prefers nodes");
+    for empty in [json!({}), json!({"nodeAffinity": {}}), json!({"podAntiAffinity": {}})] {
+        let mut partly = plain.clone();
+        partly["spec"]["affinity"] = empty.clone();
+        ensure!(preferred(&partly)?.is_array(), "{empty}: no node is preferred");
+    }
+    let mut required = plain;
+    let terms = json!([{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]);
+    required["spec"]["affinity"] = json!({"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+    }});
+    let made = user.done(env, Verb::Create, &dry, &required)?;
+    let affinity = &made["spec"]["affinity"]["nodeAffinity"];
+    ensure!(
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"] == terms
+            && affinity["preferredDuringSchedulingIgnoredDuringExecution"].is_array(),
+        "{affinity}"
+    );
+    Ok(())
 }
 
 fn hot_taint(key: &str, effect: &str) -> Value {
