@@ -17,8 +17,8 @@
 //! * [`app`], [`args`], [`clock`], [`metrics`]: wiring, flags, time and metrics.
 //!
 //! Each module imports only modules after it in this order: `app`, `controller`, `runner`, `source`, `metrics`,
-//! `bands`, `taints`, `fleet`, `node_write`, `readings_channel`, `pod_use`, `pods`, `exporter`, `clock`. Those that tests and
-//! fuzz targets use are public.
+//! `bands`, `taints`, `fleet`, `node_write`, `readings_channel`, `pod_use`, `pods`, `exporter`, `clock`. Those that
+//! tests and fuzz targets use are public.
 
 pub mod app;
 pub mod args;

@@ -1,9 +1,9 @@
 //! Which [bands](placement::bands) nodes are in, and the next writes of bands. Pure decisions: no I/O, and `now` is a
 //! parameter.
 //!
-//! Each write of a Node makes kube-scheduler retry the pods that wait, and hundreds at once hardly more often than one. So
-//! all nodes whose load has moved them are written in one burst, every [`ROUND`], by the mean of their load since the last
-//! one; a node without its bands at once.
+//! Each write of a Node makes kube-scheduler retry the pods that wait, and hundreds at once hardly more often than one.
+//! So all nodes whose load has moved them are written in one burst, every [`ROUND`], by the mean of their load since
+//! the last one; a node without its bands at once.
 //!
 //! Invariants: the Nodes are the only record of bands, so a new leader or a restarted process goes on from them, and
 //! clears them if they are disabled, or on nodes that are not selected any more; an unknown load moves no node.
@@ -79,7 +79,7 @@ struct BandedNode {
     capacity: PerResource<Option<f64>>,
     labels: Arc<BTreeMap<String, String>>,
     is_to_be_removed: bool,
-    /// Whether its GPUs or its CPU have changed since the last burst: its band for pods without GPUs is no longer right.
+    /// Whether its GPUs or its CPU have changed since the last burst, so that its band for pods without GPUs is wrong.
     is_reshaped: bool,
     above: Mean,
     /// The earliest next write after a refusal.
@@ -138,8 +138,12 @@ impl NodeBands {
             node.not_before = Timestamp::MIN;
         }
         // What another replica has written meanwhile is right, but for nodes without their bands.
-        let needed = self.nodes.keys().filter_map(|name| self.change(name, None));
-        self.queue = needed.map(|change| (change.node.clone(), change)).collect();
+        self.queue.clear();
+        for name in self.nodes.keys() {
+            if let Some(change) = self.change(name, None) {
+                self.queue.insert(name.clone(), change);
+            }
+        }
     }
 
     /// Applies a complete list of nodes. `is_selected` is that of [`NodeBands::apply`].
@@ -167,8 +171,8 @@ impl NodeBands {
         let cores = facts.allocatable_cpu.map(|thousandths| thousandths as f64 / 1000.0);
         let gpus = facts.gpus.as_ref().map_or(Some(0), |gpus| gpus.as_ref().ok().map(Vec::len));
         let known = self.nodes.get(&facts.name).filter(|known| known.uid == facts.uid);
-        let shape = gpus.map(|gpus| Shape { gpus, cores });
-        let shape = shape.or_else(|| known.and_then(|known| known.shape));
+        let read = gpus.map(|gpus| Shape { gpus, cores });
+        let shape = read.or_else(|| known.and_then(|known| known.shape));
         let is_reshaped = |known: &BandedNode| {
             known.is_reshaped || known.shape.zip(shape).is_some_and(|(old, new)| old != new)
         };

@@ -1,5 +1,5 @@
-//! Bands: a node's place in eight classes, for schedulers that ask nobody. Pods prefer a lower one, by what an admission
-//! policy writes into them.
+//! Bands: a node's place in eight classes, for schedulers that ask nobody. Pods prefer a lower one, by what an
+//! admission policy writes into them.
 //!
 //! Invariants: the band of a node for pods with GPUs never changes; its other one does not while the load varies within
 //! two bands, and not for a load that is unknown.
@@ -36,16 +36,16 @@ impl Band {
         self.0.into()
     }
 
-    /// The band for pods with GPUs. Nodes fill up in one order, whatever their load, so that whole GPUs stay free on the
-    /// last ones. It is by a hash of the name: a node that comes or goes moves no other.
+    /// The band for pods with GPUs. Nodes fill up in one order, whatever their load, so that whole GPUs stay free on
+    /// the last ones. It is by a hash of the name: a node that comes or goes moves no other.
     pub fn of_gpus(node: &NodeName) -> Self {
         let hash = fnv::hash(node.as_str().as_bytes());
         // The lowest bits alone go by the last bytes alone.
         Self(((hash ^ (hash >> 32)) % u64::from(BANDS)) as u8)
     }
 
-    /// The band for pods without GPUs, of a node in the band `now`. `above` is its load less what is typical, a fraction
-    /// of the node, where that is known.
+    /// The band for pods without GPUs, of a node in the band `now`. `above` is its load less what is typical, a
+    /// fraction of the node, where that is known.
     pub fn of_cpu(shape: Shape, above: Option<f64>, now: Option<Self>) -> Self {
         let middle = shape.band();
         let Some(above) = above else { return now.unwrap_or(Self(middle)) };

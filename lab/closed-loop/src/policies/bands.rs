@@ -1,8 +1,8 @@
 //! A kube-scheduler that asks nobody: the annotator's taint of hot nodes (`PreferNoSchedule`), and node bands by the
 //! labels that pods prefer.
 //!
-//! Each node is read once a minute. Bands are written in one burst every half hour, by the mean of looks since the last one; the
-//! taint a minute after a load has crossed the shipped policy's limit.
+//! Each node is read once a minute. Bands are written in one burst every half hour, by the mean of looks since the last
+//! one; the taint a minute after a load has crossed the shipped policy's limit.
 
 use placement::bands::{Band, Shape};
 use placement::load::typical_load;
