@@ -476,7 +476,7 @@ fn annotators(env: &TestEnv) -> Result<()> {
         for change in [
             json!({"metadata": {"labels": {"node-restriction.kubernetes.io/team": "mine"}}}),
             json!({"metadata": {"labels": {"gpushare": "true"}}}),
-            json!({"metadata": {"labels": {"kubernetes.io/os": null, "plimsoll.dev/cpu-band": "5"}}}),
+            json!({"metadata": {"labels": {"kubernetes.io/hostname": null, "plimsoll.dev/cpu-band": "5"}}}),
             json!({"metadata": {"labels": {"plimsoll.dev/cpu-band": "8"}}}),
             json!({"metadata": {"finalizers": ["plimsoll.dev/mine"]}}),
             json!({"spec": {"unschedulable": true}}),
