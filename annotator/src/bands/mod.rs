@@ -9,7 +9,6 @@
 //! clears them if they are disabled, or on nodes that are not selected any more; an unknown load moves no node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::mem;
 use std::sync::Arc;
 
 use cluster::{CallError, NodeFacts};
@@ -138,9 +137,14 @@ impl NodeBands {
             node.not_before = Timestamp::MIN;
         }
         // What another replica has written meanwhile is right, but for nodes without their bands.
+        self.queue_all(|_, _| None);
+    }
+
+    /// Fills the queue with the nodes that need a write, by the load of each above what is typical.
+    fn queue_all(&mut self, above: impl Fn(&NodeName, &BandedNode) -> Option<f64>) {
         self.queue.clear();
-        for name in self.nodes.keys() {
-            if let Some(change) = self.change(name, None) {
+        for (name, node) in &self.nodes {
+            if let Some(change) = self.change(name, above(name, node)) {
                 self.queue.insert(name.clone(), change);
             }
         }
@@ -277,20 +281,14 @@ impl NodeBands {
 
     /// Fills the queue with all nodes that are not in the bands where they belong. A load counts if it is known `now`.
     fn begin_burst(&mut self, now: &HashMap<NodeName, f64>) {
-        self.queue.clear();
-        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
-        for name in &names {
-            let Some(node) = self.nodes.get_mut(name) else { continue };
-            let mean = mem::take(&mut node.above).get().filter(|_| now.contains_key(name));
-            if let Some(change) = self.change(name, mean) {
-                self.queue.insert(name.clone(), change);
-            }
-            if let Some(node) = self.nodes.get_mut(name) {
-                node.is_reshaped = false;
-            }
+        self.queue_all(|name, node| node.above.get().filter(|_| now.contains_key(name)));
+        for node in self.nodes.values_mut() {
+            node.above = Mean::default();
+            node.is_reshaped = false;
         }
         if !self.queue.is_empty() {
-            tracing::info!(nodes = self.queue.len(), of = names.len(), "nodes change their bands");
+            let of = self.nodes.len();
+            tracing::info!(nodes = self.queue.len(), of, "nodes change their bands");
         }
     }
 

@@ -150,6 +150,7 @@ spec:
 object.metadata.?labels == oldObject.metadata.?labels && {{ include "plimsoll.sameOwners" . }}
 {{- end }}
 
+{{- /* In CEL: that a write leaves an object's finalizers and owners as they are. */ -}}
 {{- define "plimsoll.sameOwners" -}}
 object.metadata.?finalizers == oldObject.metadata.?finalizers && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences
 {{- end }}
@@ -228,6 +229,11 @@ has(container.resources) && ( (has(container.resources.limits) && '{{ .Values.na
 {{- /* In CEL: whether a pod of 256 containers and 256 init containers at most asks for GPU memory. */ -}}
 {{- define "plimsoll.podAsks" -}}
 (has(object.spec.containers) && object.spec.containers.size() <= 256 && object.spec.containers.exists(container, {{ include "plimsoll.asks" . }})) || (has(object.spec.initContainers) && object.spec.initContainers.size() <= 256 && object.spec.initContainers.exists(container, {{ include "plimsoll.asks" . }}))
+{{- end }}
+
+{{- /* In CEL: that no DaemonSet is among a pod's first 100 owners. */ -}}
+{{- define "plimsoll.isOfNoDaemonSet" -}}
+!has(object.metadata.ownerReferences) || object.metadata.ownerReferences.size() > 100 || !object.metadata.ownerReferences.exists(owner, owner.kind == 'DaemonSet')
 {{- end }}
 
 {{- /* The API version of MutatingAdmissionPolicy, or the error where there is none: (list $ ERROR). From 1.36 on every API server has it; before,
