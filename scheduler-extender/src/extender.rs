@@ -166,16 +166,16 @@ impl Decider {
         by_claims.into_iter().fold(decision, Decision::with_claims)
     }
 
-    /// The decision at `now` about a pod and nodes by name, outside of Filter and Prioritize.
+    /// The decision at `now` about a pod and nodes of `current` by name, outside of Filter and Prioritize.
     pub fn decision_for<'a>(
         &self,
+        current: &Current,
         pod: &Pod,
         nodes: impl IntoIterator<Item = &'a str>,
         now: Timestamp,
     ) -> Decision {
-        let current = self.view.current();
         let nodes = CandidateNodes::new(current.snapshot.names(), nodes);
-        self.decision_by(&current, pod, self.waiting.waited(pod, now), nodes, now)
+        self.decision_by(current, pod, self.waiting.waited(pod, now), nodes, now)
     }
 
     /// The decision at `now` about a pod that uses nothing, on nodes by name: what holds of the nodes alone.

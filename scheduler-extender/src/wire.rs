@@ -7,8 +7,11 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
-use cluster::Pod;
+use api::simulate::MAX_PODS;
+use api::stored::partly;
+use cluster::{Node, Pod};
 use placement::units::PodUid;
+use serde::de::DeserializeOwned;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -132,6 +135,64 @@ pub fn read_explain_request(body: &[u8]) -> Result<ExplainRequest<'_>, WireError
     Ok(ExplainRequest { pod, node_names })
 }
 
+/// A request of simulate.
+#[derive(Debug)]
+pub struct SimulationRequest<'a> {
+    /// The pods' objects in the order in which they are tried, each with its JSON.
+    pub pods: Vec<(Pod, &'a str)>,
+    /// The new node.
+    pub node: Box<Node>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SimulationBody<'a> {
+    #[serde(borrow)]
+    pods: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    node: &'a RawValue,
+}
+
+/// Reads a request of simulate.
+///
+/// # Errors
+///
+/// Where the body is not of the type or has too many pods. Names the field and its line.
+pub fn read_simulation(body: &[u8]) -> Result<SimulationRequest<'_>, WireError> {
+    let SimulationBody { pods, node } =
+        serde_json::from_slice(body).map_err(|error| WireError::Simulation(error.to_string()))?;
+    if pods.len() > MAX_PODS {
+        let error = format!("pods: {} of them, and at most {MAX_PODS} are tried", pods.len());
+        return Err(WireError::Simulation(error));
+    }
+    let node = Box::new(read_part(body, node, "node")?);
+    let mut read = Vec::with_capacity(pods.len());
+    for (at, pod) in pods.into_iter().enumerate() {
+        read.push((read_part(body, pod, &format!("pods[{at}]"))?, pod.get()));
+    }
+    Ok(SimulationRequest { pods: read, node })
+}
+
+/// Reads an object of Kubernetes that is a part of a body. The error names the fields that cannot be read.
+fn read_part<T: DeserializeOwned>(
+    body: &[u8],
+    part: &RawValue,
+    name: &str,
+) -> Result<T, WireError> {
+    let text = part.get();
+    serde_json::from_str(text).map_err(|error| {
+        let lost = partly::<T>(text.as_bytes()).map(|partly| partly.lost).unwrap_or_default();
+        let fields: Vec<String> = lost.iter().map(|field| format!("{name}.{field}")).collect();
+        let fields = if fields.is_empty() { name.to_owned() } else { fields.join(", ") };
+        // The part is borrowed from the body; serde counts its lines from 1.
+        let before = text.as_ptr().addr().saturating_sub(body.as_ptr().addr());
+        let lines = body.iter().take(before).filter(|byte| **byte == b'\n').count();
+        let (line, error) = (lines + error.line(), error.to_string());
+        let what = error.rsplit_once(" at line ").map_or(error.as_str(), |(what, _)| what);
+        WireError::Simulation(format!("{fields}: {what} at line {line}"))
+    })
+}
+
 /// Reads a request of Preempt.
 ///
 /// # Errors
@@ -170,6 +231,11 @@ pub enum WireError {
          or send the pod under `Pod`"
     )]
     ExplainRequest(String),
+    /// The body is no request of simulate.
+    #[error(
+        "cannot read the request: {0}; send Pods and a Node as in {{\"pods\":[{{\"spec\":…}}],\"node\":{{\"status\":…}}}}"
+    )]
+    Simulation(String),
     /// The body has whole nodes instead of names.
     #[error(
         "the request has no NodeNames: set `nodeCacheCapable: true` in this extender's entry of the \

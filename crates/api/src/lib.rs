@@ -21,6 +21,7 @@
 //! * [`node`]: the answers of `GET /v1/nodes/NODE` and of `GET /v1/cards`.
 //! * [`decisions`]: the answers of `GET /v1/decisions` and of `GET /v1/pending`.
 //! * [`capacity`]: the request and the answer of `POST /v1/capacity`.
+//! * [`simulate`]: the request and the answer of `POST /v1/simulate`.
 //! * [`health`]: the answer of `GET /v1/health`, of every program.
 //! * [`moves`]: the answer of `GET /v1/moves`.
 //! * [`pods`]: the exporter's answer of `GET /v1/pods`.
@@ -51,6 +52,7 @@ pub mod readings;
 pub mod shadow;
 pub mod share;
 pub mod share_config;
+pub mod simulate;
 pub mod state;
 pub mod stored;
 pub mod workloads;

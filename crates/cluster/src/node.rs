@@ -9,6 +9,7 @@ use placement::demand::{PerDemand, RateError};
 use placement::gpu::{Gpu, Isolation, MeasuredMemory};
 use placement::names::{self, Names};
 use placement::node_rules::{NodeTaint, NodeTraits};
+use placement::quantity::QuantityError;
 use placement::reading::{HotValueNote, Reading, ReadingCodec, ReadingError};
 use placement::resources::PerResource;
 use placement::units::{MetricName, NodeName};
@@ -17,7 +18,7 @@ use serde::Deserialize;
 use crate::gpu;
 use crate::meta::{Meta, core_resource, null_is_default};
 use crate::pod::thousandths;
-use crate::quantity::{Quantities, amounts};
+use crate::quantity::{Quantities, Quantity, amounts};
 use crate::taint::NodeTaints;
 
 /// The parts of a v1 Node that are read here.
@@ -162,6 +163,15 @@ pub struct NodeFacts {
 }
 
 impl Node {
+    /// How much of a resource pods may request of it, as a whole number; `None` where the Node does not say.
+    ///
+    /// # Errors
+    ///
+    /// Where that is no whole number.
+    pub fn allocatable_count(&self, resource: &str) -> Result<Option<u32>, QuantityError> {
+        self.status.allocatable.get(resource).map(Quantity::count).transpose()
+    }
+
     /// What pods may request of it.
     pub(crate) fn allocatable(&self) -> &Quantities {
         &self.status.allocatable

@@ -54,7 +54,7 @@ enum RequestClass {
     Report,
     /// It reads nodes from the API server, for up to 10 s.
     Moves,
-    /// It tries pods on the GPUs of all nodes, for up to 5 s.
+    /// It tries pods on the GPUs of all nodes, or on a new node, for up to 5 s.
     Capacity,
     /// It waits for other replicas, and so for seconds where one is lost. Reports of this replica alone do not wait
     /// for it.
@@ -81,7 +81,7 @@ impl RequestClass {
             Self::Explain
         } else if path == moves::PATH {
             Self::Moves
-        } else if path == report::CAPACITY_PATH {
+        } else if [report::CAPACITY_PATH, report::SIMULATE_PATH].contains(&path) {
             Self::Capacity
         } else if is_merged {
             Self::Merged

@@ -189,7 +189,7 @@ fn now(decider: &Decider, pod: &Pod, text: &[u8], nodes: Option<&[Name<'_>]>) ->
     // An explanation lists nodes by name.
     names.sort_unstable();
     names.dedup();
-    let mut decision = decider.decision_for(pod, names, decider.now());
+    let mut decision = decider.decision_for(&decider.view.current(), pod, names, decider.now());
     let large = node_request::large_stored_pod(text, decider.names.gpu_resource());
     if large.is_some() && pod.node().is_none() {
         decision = decision.without_gpus().with_fault(large);

@@ -38,8 +38,8 @@ pub(super) fn by_load(decider: &Decider, body: &[u8]) -> Answer {
     let victims: BTreeMap<_, _> = args.victims().collect();
     decider.end_in_flight(&pod);
     // Evictions free GPUs, so the entry for GPU pods checks GPUs with the victims.
-    let decision =
-        decider.decision_for(&pod, victims.keys().map(Name::as_str), decider.now()).without_gpus();
+    let (current, names) = (decider.view.current(), victims.keys().map(Name::as_str));
+    let decision = decider.decision_for(&current, &pod, names, decider.now()).without_gpus();
     let verdicts = Evaluator::new(&decision).verdicts();
     let mut passes = verdicts.each.iter().map(|verdict| *verdict == Verdict::Accepted);
     answer(BY_LOAD, &pod, victims, |_, _| passes.next().unwrap_or(false))

@@ -1,5 +1,5 @@
-//! `/v1`: what the page and `plimsoll` show of the cluster. The JSON is that of `api`'s modules `state`, `node`,
-//! `decisions` and `policy_check`.
+//! `/v1`: what the page and `plimsoll` show of the cluster, and what would fit. The JSON is that of `api`'s modules
+//! `state`, `node`, `decisions`, `policy_check`, `capacity` and `simulate`.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use placement::policy::ReadingSource;
 use placement::units::PodUid;
+use serde::Serialize;
 use tokio::time::timeout;
 use tower_http::compression::{CompressionLayer, CompressionLevel};
 
@@ -26,6 +27,7 @@ use crate::Extender;
 use crate::decisions::{MAX_PODS, Which};
 use crate::field;
 use crate::report::{all_gpus, in_words, node_detail};
+use crate::wire;
 
 /// The beginning of all paths.
 pub(super) const PREFIX: &str = "/v1/";
@@ -33,10 +35,11 @@ pub(super) const PREFIX: &str = "/v1/";
 /// The paths whose answers are merged from those of all replicas.
 pub(super) const MERGED: [&str; 2] = [DECISIONS_PATH, PENDING_PATH];
 
-/// Of one answer about capacity. Beyond it nobody waits for one.
-const CAPACITY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Of one answer that tries pods on GPUs. Beyond it nobody waits for one.
+const TRY_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) const CAPACITY_PATH: &str = "/v1/capacity";
+pub(super) const SIMULATE_PATH: &str = "/v1/simulate";
 const DECISIONS_PATH: &str = "/v1/decisions";
 const PENDING_PATH: &str = "/v1/pending";
 
@@ -49,6 +52,9 @@ const LEVEL: i32 = 8;
 /// Bytes of a request about capacity at most: it may name all nodes.
 const MAX_QUESTION: usize = 1 << 20;
 
+/// Bytes of a request of simulate at most: 4 KiB for each of a thousand pods.
+const MAX_PODS_BODY: usize = 4 << 20;
+
 /// The label of the metric.
 const REPORT: &str = "report";
 
@@ -59,6 +65,7 @@ pub(super) fn routes() -> Router<Arc<Extender>> {
         .route("/v1/nodes/{node}", get(node))
         .route("/v1/cards", get(gpus))
         .route(CAPACITY_PATH, post(capacity).layer(DefaultBodyLimit::max(MAX_QUESTION)))
+        .route(SIMULATE_PATH, post(simulate).layer(DefaultBodyLimit::max(MAX_PODS_BODY)))
         .route(DECISIONS_PATH, get(decisions))
         .route(PENDING_PATH, get(pending))
         .route("/v1/policy", get(policy))
@@ -138,17 +145,39 @@ async fn capacity(State(extender): State<Arc<Extender>>, body: Bytes) -> Respons
         Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),
         Ok(asked) => {
             let found = crate::report::capacity(view, &replica, &asked, now);
-            match timeout(CAPACITY_TIMEOUT, found).await {
-                Ok(Ok(found)) => Answer::new("ok", &found),
-                Ok(Err(error)) => Answer::failed(StatusCode::BAD_REQUEST, &error),
-                Err(_) => {
-                    let error = "it takes too long: ask for fewer sizes, or for fewer nodes";
-                    Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error)
-                }
-            }
+            in_time(found, "ask for fewer sizes, or for fewer nodes").await
         }
     };
     extender.counted(start, answer)
+}
+
+/// Which pods would fit on a new node.
+async fn simulate(State(extender): State<Arc<Extender>>, body: Bytes) -> Response {
+    let start = Instant::now();
+    let decider = &extender.decider;
+    let answer = match wire::read_simulation(&body) {
+        Err(error) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+        Ok(asked) => {
+            let found = crate::report::simulation(decider, asked, decider.now());
+            in_time(found, "ask about fewer pods").await
+        }
+    };
+    extender.counted(start, answer)
+}
+
+/// What is found within [`TRY_TIMEOUT`]; an error of it is the request's. `instead`: what takes less time.
+async fn in_time<T: Serialize>(
+    found: impl Future<Output = Result<T, String>>,
+    instead: &str,
+) -> Answer {
+    match timeout(TRY_TIMEOUT, found).await {
+        Ok(Ok(found)) => Answer::new("ok", &found),
+        Ok(Err(error)) => Answer::failed(StatusCode::BAD_REQUEST, &error),
+        Err(_) => {
+            let error = format!("it takes too long: {instead}");
+            Answer::failed(StatusCode::SERVICE_UNAVAILABLE, &error)
+        }
+    }
 }
 
 /// The last decisions of all replicas.

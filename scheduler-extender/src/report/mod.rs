@@ -10,9 +10,11 @@ mod gpus;
 mod nearest;
 mod node;
 mod row;
+mod simulation;
 
 pub use self::capacity::capacity;
 pub use self::changes::StateReport;
 pub use self::gpus::all_gpus;
 pub use self::nearest::in_words;
 pub use self::node::node_detail;
+pub use self::simulation::simulation;

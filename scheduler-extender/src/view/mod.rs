@@ -14,6 +14,7 @@ mod estimates;
 pub(crate) mod fixtures;
 mod index;
 mod metrics;
+mod new_node;
 mod snapshot;
 mod watches;
 
@@ -39,6 +40,7 @@ pub use index::{
 };
 use index::{Notice, PodRequest};
 pub(crate) use metrics::ViewMetrics;
+pub(crate) use new_node::NewNode;
 pub(crate) use snapshot::CHUNK;
 pub use snapshot::{NodeBackOffs, NodeNames, NodeState, Place, Prepared, Snapshot, Totals};
 pub use watches::{

@@ -30,6 +30,7 @@ mod report;
 mod resource_claims;
 mod rig;
 mod shadow;
+mod simulate;
 mod start;
 mod stored;
 mod tls;

@@ -17,6 +17,7 @@ use api::readings::PolledReadings;
 use api::shadow::Shadow;
 use api::share::NodeShare;
 use api::share_config::ShareConfig;
+use api::simulate::Simulation;
 use api::state::State;
 use api::workloads::Workloads;
 
@@ -140,6 +141,7 @@ fn node() {
     is_read_and_written::<AllGpus>(golden!("all-cards"));
     is_read_and_written::<Vec<Capacity>>(golden!("capacity"));
     is_read_and_written::<Moves>(golden!("moves"));
+    is_read_and_written::<Simulation>(golden!("simulate"));
 }
 
 #[test]

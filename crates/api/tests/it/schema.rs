@@ -64,6 +64,8 @@ fn what_the_page_shows() {
     is_fresh::<api::capacity::Question>("capacity-request");
     is_fresh::<Vec<api::capacity::Capacity>>("capacity");
     is_fresh::<api::moves::Moves>("moves");
+    is_fresh::<api::simulate::SimulateRequest>("simulate-request");
+    is_fresh::<api::simulate::Simulation>("simulate");
 }
 
 #[test]

@@ -399,6 +399,13 @@ impl Pod {
         PodUid::from(self.metadata.object.uid.as_deref().unwrap_or_default())
     }
 
+    /// The same pod under another UID.
+    #[must_use]
+    pub fn with_uid(mut self, uid: String) -> Self {
+        self.metadata.object.uid = Some(uid);
+        self
+    }
+
     /// The node that it is bound to.
     pub fn node(&self) -> Option<&str> {
         Some(self.spec.node_name.as_str()).filter(|node| !node.is_empty())

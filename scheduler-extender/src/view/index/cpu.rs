@@ -65,11 +65,15 @@ pub(in crate::view) struct PodRequest {
 impl PodRequest {
     /// The request of a pod; `None` for one that is not bound.
     pub(in crate::view) fn of(pod: &Pod, names: &Names, now: Timestamp) -> Option<Self> {
-        let node = NodeName::from(pod.node()?);
+        Some(Self::on(NodeName::from(pod.node()?), pod, names, now))
+    }
+
+    /// The request of a pod as if it were bound to that node.
+    pub(in crate::view) fn on(node: NodeName, pod: &Pod, names: &Names, now: Timestamp) -> Self {
         let (uid, cpu, is_finished) = (pod.uid(), pod.cpu_request(), pod.is_finished());
         let declares = pod.declared(names).rates;
         let started_at = pod.container_runs(now).map(|runs| runs.started_at);
-        Some(Self { uid, node, cpu, declares, started_at, is_finished })
+        Self { uid, node, cpu, declares, started_at, is_finished }
     }
 }
 

@@ -39,6 +39,11 @@ impl MeasureInput {
 }
 
 impl LearnedMeasure {
+    /// A measure that nothing has been learned for since.
+    pub(super) fn of(measure: Option<Arc<Measure>>) -> Self {
+        Self { measure, ..Self::default() }
+    }
+
     /// The measure in force; `None` until enough pods were bound.
     pub(super) fn current(&self) -> Option<Arc<Measure>> {
         self.measure.clone()

@@ -52,6 +52,7 @@ use self::refused::RefusedReadings;
 pub use self::resource_claims::ClaimingPod;
 use self::resource_claims::Claims;
 pub use self::unmanaged::GpuMemory;
+use super::Current;
 use super::estimates::LearnedUses;
 use crate::tables::Table;
 
@@ -137,6 +138,14 @@ impl Index {
             notices: Vec::new(),
             now: Timestamp::UNIX_EPOCH,
         }
+    }
+
+    /// The index of nodes that are none of a cluster, under its policy and with what is learned there.
+    pub(super) fn beside(cluster: &Current) -> Self {
+        let snapshot = &cluster.snapshot;
+        let (policy, learned) = (snapshot.policy.policy.clone(), cluster.learned.clone());
+        let measures = snapshot.measures.clone().map(LearnedMeasure::of);
+        Self { learned, measures, ..Self::new(policy, false) }
     }
 
     /// Puts another policy in force.

@@ -1,7 +1,8 @@
-//! Requests of kube-scheduler (Filter, Prioritize, Bind) and of explain.
+//! Requests of kube-scheduler (Filter, Prioritize, Bind), of explain and of simulate.
 
 use std::sync::LazyLock;
 
+use api::simulate::MAX_PODS;
 use placement::gpu::Claim;
 use placement::names::Names;
 use placement::units::Units;
@@ -10,8 +11,8 @@ use scheduler_extender::view::NodeNames;
 use scheduler_extender::wire::{self, BindingArgs, FilterResult, HostPriority};
 use serde_json::{Value, json};
 
-/// The body of Filter, Prioritize, Bind and explain: either an error with a text, or a request whose node names appear
-/// in the answer as they were sent.
+/// The body of Filter, Prioritize, Bind, explain and simulate: either an error with a text, or a request whose node
+/// names appear in the answer as they were sent.
 pub(crate) fn requests(input: &[u8]) {
     if let Err(error) = wire::parse::<BindingArgs>(input) {
         assert!(!error.to_string().is_empty());
@@ -19,6 +20,10 @@ pub(crate) fn requests(input: &[u8]) {
     match wire::read_explain_request(input) {
         Ok(request) => assert!(request.node_names.is_none_or(|names| names.len() <= 100_000)),
         Err(error) => assert!(error.to_string().contains("namespace") || input.len() > 100_000),
+    }
+    match wire::read_simulation(input) {
+        Ok(asked) => assert!(asked.pods.len() <= MAX_PODS),
+        Err(error) => assert!(error.to_string().contains("cannot read the request: ")),
     }
     let (pod, names) = match wire::read(input) {
         Ok(read) => read,
@@ -82,10 +87,15 @@ pub(crate) fn examples() -> Vec<Vec<u8>> {
         },
         "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]},
     });
+    let node = json!({
+        "metadata": {"name": "new", "labels": {"team": "a"}, "annotations": {"plimsoll.dev/gpu-isolation": "mps"}},
+        "status": {"allocatable": {"aliyun.com/gpu-mem": "48", "aliyun.com/gpu-count": 2}},
+    });
+    let simulated = json!({"pods": [pod, {}], "node": node});
     let request =
         json!({"Pod": pod, "Nodes": null, "NodeNames": ["worker-1", "worker-2", "w\"\u{e9}"]});
     let bind = json!({"PodName": "train", "PodNamespace": "default", "PodUID": "7a3c", "Node": "worker-1"});
     let named =
         json!({"namespace": "default", "name": "train", "fresh": true, "nodeNames": ["worker-1"]});
-    [request, bind, named].map(|value| value.to_string().into_bytes()).into()
+    [request, bind, named, simulated].map(|value| value.to_string().into_bytes()).into()
 }
