@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # etcd and the API server as bare processes on the loopback interface, for a script that has set $programs to the folder with
-# etcd, kube-apiserver, kube-scheduler and kubectl. All that they write is in $work, which goes with them when the script ends.
+# etcd, kube-apiserver, kube-scheduler and kubectl, and perhaps $api_flags to more flags of the API server. All that they write is in
+# $work, which goes with them when the script ends.
 
 work=$(mktemp -d)
 running=()
@@ -28,7 +29,7 @@ start api "$programs/kube-apiserver" --etcd-servers="http://127.0.0.1:$etcd" --s
   --service-cluster-ip-range=10.96.0.0/16 --cert-dir="$work/certs" --token-auth-file="$work/tokens.csv" \
   --service-account-key-file="$work/sa.key" --service-account-signing-key-file="$work/sa.key" \
   --service-account-issuer=https://bench --authorization-mode=AlwaysAllow \
-  --max-requests-inflight=0 --max-mutating-requests-inflight=0 --enable-priority-and-fairness=false \
+  "${api_flags[@]}" --max-requests-inflight=0 --max-mutating-requests-inflight=0 --enable-priority-and-fairness=false \
   --disable-admission-plugins=ServiceAccount,TaintNodesByCondition
 until [ "$(ask "$url/readyz")" = ok ]; do sleep 0.5; done
 

@@ -65,6 +65,7 @@ fn decider(nodes: usize) -> Decider {
         decisions: Arc::default(),
         waiting: Default::default(),
         nominated: Default::default(),
+        gangs: Default::default(),
         ratings: Default::default(),
         over_limits: OverLimits::default(),
         gpu_evictions: None,

@@ -72,6 +72,7 @@ pub(crate) fn claimed(name: &str, request: GpuRequest, gpus: &[&str]) -> PodFact
         version: None,
         node: None,
         nominated_node: None,
+        group: None,
         kind: PodKind::Ordinary,
         gpu: Ok(Some(gpu)),
         admitted: false,

@@ -32,6 +32,7 @@ use crate::args::BIND_TIMEOUT;
 use crate::back_off_events::write_back_offs;
 use crate::binder::{BindLimits, Binder, BinderParams};
 use crate::decisions::{DecisionLog, NominatedPods, RatingCache, WaitingPods};
+use crate::gangs::Gangs;
 use crate::gpu_evictions::{EvictionLimits, EvictionModes, Evictor, GpuEvictions};
 use crate::host_names::HostNames;
 use crate::http_client::SetupError;
@@ -123,6 +124,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
     let (elector, replicas) = election(&args, &client, address);
     context.before_scrape(&metrics, Arc::clone(&replicas), Metrics::set_replicas);
     health::publish(context, &metrics.calls, &metrics.tls, &view, &replicas);
+    let gangs = Arc::<Gangs>::default();
     let binder = Binder::new(BinderParams {
         client: bind_client,
         names: Arc::clone(&names),
@@ -131,6 +133,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         clock: Arc::clone(&clock),
         limits: BindLimits::answering_within(BIND_TIMEOUT),
         replicas: Arc::clone(&replicas),
+        gangs: Arc::clone(&gangs),
     });
     let forwarder = Forwarder::new(
         Arc::clone(&replicas),
@@ -197,6 +200,7 @@ pub async fn start(args: Args, context: &Context) -> anyhow::Result<SocketAddr> 
         decisions,
         waiting: WaitingPods::default(),
         nominated: NominatedPods::default(),
+        gangs,
         ratings: RatingCache::default(),
         over_limits,
         gpu_evictions,

@@ -14,6 +14,7 @@ use crate::binder::Binder;
 use crate::decisions::{
     DecidedPod, Decision, DecisionLog, Evaluator, NominatedPods, RatingCache, WaitingPods,
 };
+use crate::gangs::Gangs;
 use crate::gpu_evictions::GpuEvictions;
 use crate::host_names::HostNames;
 use crate::metrics::Metrics;
@@ -37,6 +38,8 @@ pub struct Decider {
     pub waiting: WaitingPods,
     /// Pods whose overloaded nominated node was rejected, so that kube-scheduler asks about all nodes.
     pub nominated: NominatedPods,
+    /// The pods that are placed and bound together.
+    pub gangs: Arc<Gangs>,
     /// The nodes' ratings for recent GPU requests.
     pub ratings: RatingCache,
     /// Sends events for pods that may go to nodes over their limits.
@@ -216,6 +219,7 @@ impl Decider {
             decisions: Arc::default(),
             waiting: WaitingPods::default(),
             nominated: NominatedPods::default(),
+            gangs: Arc::default(),
             ratings: RatingCache::default(),
             over_limits: OverLimits::default(),
             gpu_evictions: None,

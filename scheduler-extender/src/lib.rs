@@ -2,7 +2,8 @@
 //!
 //! Data flows one way: watches → [`view`] → [`http`] verbs. The only writes are the binding in [`binder`] and, with
 //! `--evict-for-cards`, the evictions in [`gpu_evictions`], with `--evict-outside-mps` those in [`outside_mps`].
-//! [`decisions`] holds the last decisions, for explain. [`report`] is what people look at.
+//! [`gangs`] has which pods are bound together. [`decisions`] holds the last decisions, for explain. [`report`] is what
+//! people look at.
 //!
 //! Invariants:
 //! - Filter and Prioritize do no I/O and hold no lock across an await.
@@ -18,6 +19,7 @@ pub mod binder;
 pub mod decisions;
 mod extender;
 mod field;
+pub mod gangs;
 mod gpu_evictions;
 mod health;
 mod host_names;

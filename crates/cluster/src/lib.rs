@@ -72,7 +72,7 @@ pub use placement::quantity::QuantityError;
 pub use placement::selector::LabelSelector;
 pub use pod::{
     ContainerRuns, Declared, Deletion, ExpectedUseError, GpuAnnotation, GpuPod, GpuRequestError,
-    MAX_GPU_POD, NODE_FAULT, Pod, PodFacts, ValueError, Wait,
+    MAX_GPU_POD, NODE_FAULT, Pod, PodFacts, PodGroup, ValueError, Wait,
 };
 pub use preemption::{NodePods, Occupants, node_pods};
 pub use resource_claim::{

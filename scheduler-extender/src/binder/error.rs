@@ -1,5 +1,6 @@
 //! Errors of Bind. kube-scheduler writes their texts into events of the pod.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use placement::gpu::NoFit;
@@ -38,6 +39,9 @@ pub enum BindError {
          is another scheduler or extender at work?"
     )]
     NoClaim,
+    /// Another pod of its group cannot be bound.
+    #[error("the pods of its group are bound together: {0}")]
+    Group(Arc<str>),
     /// Deleted pods of its namespace still hold GPU memory.
     #[error("{HELD_BY_DELETED}")]
     HeldByDeleted,
@@ -77,6 +81,7 @@ impl BindError {
             Self::Contradiction(_) => "contradiction",
             Self::Elsewhere(_) => "elsewhere",
             Self::NoClaim => "no-claim",
+            Self::Group(_) => "group",
             Self::HeldByDeleted => "held-by-deleted",
             Self::Gone => "gone",
             Self::Changed(_) => "changed",

@@ -6,6 +6,7 @@
 //! - The answer is success only if the API server shows the pod on that node.
 //! - No binding is sent while another replica may assign GPUs ([`crate::replicas`]).
 //! - A reservation is released only when its binding certainly failed.
+//! - The pods of a gang are bound together ([`crate::gangs`]).
 //!
 //! [`machine`] decides; here its actions are carried out. Each step is one change of the view, under the lock of the
 //! bindings.
@@ -31,6 +32,7 @@ use tokio_util::task::TaskTracker;
 
 use self::machine::{Action, Attempt, Bindings, Event, Found, Known, apply_look_up};
 use crate::Clock;
+use crate::gangs::Gangs;
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::view::{GpuPodId, View};
@@ -100,6 +102,8 @@ pub struct BinderParams {
     pub limits: BindLimits,
     /// Whether this replica leads.
     pub replicas: Arc<Replicas>,
+    /// The pods that are bound together.
+    pub gangs: Arc<Gangs>,
 }
 
 /// Binds pods.
@@ -111,6 +115,7 @@ pub struct Binder {
     clock: Clock,
     limits: BindLimits,
     replicas: Arc<Replicas>,
+    gangs: Arc<Gangs>,
     permits: Semaphore,
     bindings: Mutex<Bindings<Outcome>>,
     tasks: TaskTracker,
@@ -125,7 +130,7 @@ impl Binder {
     /// A binder without attempts under way.
     #[must_use]
     pub fn new(params: BinderParams) -> Arc<Self> {
-        let BinderParams { client, names, view, metrics, clock, limits, replicas } = params;
+        let BinderParams { client, names, view, metrics, clock, limits, replicas, gangs } = params;
         Arc::new(Self {
             client,
             names,
@@ -134,6 +139,7 @@ impl Binder {
             clock,
             limits,
             replicas,
+            gangs,
             permits: Semaphore::new(MAX_CONCURRENT),
             bindings: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -231,7 +237,7 @@ impl Binder {
                 }
                 Action::Send { version, reserved } => {
                     let binding = self.binding(&target, version, reserved.as_deref());
-                    self.send(&binding, deadline).await.map_or(Event::NotSent, Event::Answered)
+                    self.send(&binding, deadline).await.map_or_else(Event::NotSent, Event::Answered)
                 }
                 Action::Finish(outcome) => {
                     finished = Some(Instant::now());
@@ -290,17 +296,24 @@ impl Binder {
         Binding { namespace, name, uid, version, node, annotations }
     }
 
-    /// Sends one binding, within three quarters of the time left; the rest is for reading the pod. `None` if this
-    /// replica no longer leads: then nothing was sent.
-    async fn send(&self, binding: &Binding, deadline: Instant) -> Option<BindOutcome> {
+    /// Sends one binding, once the pods of its group have reservations, within three quarters of the time left; the
+    /// rest is for reading the pod.
+    ///
+    /// # Errors
+    ///
+    /// Where nothing was sent: a pod of the group cannot be bound, or this replica no longer leads.
+    async fn send(&self, binding: &Binding, deadline: Instant) -> Result<BindOutcome, BindError> {
+        let now = (self.clock)();
+        let is_in_group = self.view.change(|index| index.renew_places_of(&binding.uid, now));
+        self.gangs.wait(&binding.uid, is_in_group).await.map_err(BindError::Group)?;
         // Never closed, so this waits until there is room or the caller is out of time.
         let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {
-            return Some(BindOutcome::Refused("too many bindings under way".to_owned()));
+            return Ok(BindOutcome::Refused("too many bindings under way".to_owned()));
         };
         let limit = left(deadline) * 3 / 4;
         // This check must directly precede the call.
-        let limit = self.replicas.longest_call()?.min(limit);
-        Some(bind(&self.client, binding, limit).await)
+        let longest = self.replicas.longest_call().ok_or(BindError::NotLeading)?;
+        Ok(bind(&self.client, binding, longest.min(limit)).await)
     }
 
     async fn tell(
@@ -311,6 +324,9 @@ impl Binder {
     ) {
         let label = outcome.as_ref().map_or_else(BindError::label, |()| "bound");
         self.metrics.count_bind(label);
+        if let Err(error) = &outcome {
+            self.gangs.fail(&target.pod, error);
+        }
         // Every receiver may be gone: the callers have timed out.
         let _ = callers.send(Some(outcome.clone()));
         // So that the caller continues before the log is written.

@@ -1,11 +1,13 @@
 //! Filter: which nodes may take the pod, and why the others may not.
 
+use cluster::PodGroup;
 use placement::gpu::NoFit;
 use placement::load::Verdict;
-use placement::units::NodeName;
+use placement::units::{NodeName, PodUid};
 
 use super::Answer;
-use super::write::Rejections;
+use super::prioritize::likely_node;
+use super::write::{Rejections, one_node};
 use crate::Decider;
 use crate::binder::HELD_BY_DELETED;
 use crate::decisions::{DecidedPod, Decision, Evaluator};
@@ -19,6 +21,9 @@ const BY_LOAD: &str = "load-aware/filter";
 const BY_GPUS: &str = "gpushare-scheduler/filter";
 
 const FREE_IN_SECONDS: &str = placement::reason!("GPU memory of a deleted pod is free in seconds");
+
+const KEPT_FOR_GANG: &str =
+    placement::reason!("GPUs are kept for a second for pods that are placed together");
 
 /// Rejects overloaded nodes, those that are for other namespaces, and, for a pod with ResourceClaims, those without a
 /// GPU for it.
@@ -145,6 +150,21 @@ fn filter_by_gpus(
     held: Option<HeldByDeleted>,
 ) -> Answer {
     let priority = request.pod.may_preempt().then(|| request.pod.priority());
+    let group = request.pod.group();
+    let look = || decider.view.ask(Index::half_bound_groups);
+    if let Some(why) = decider.gangs.waits_for_half_bound(group.as_ref(), decider.now(), look) {
+        return Answer::new("retry", &FilterResult::failed(&why));
+    }
+    let mut ended = decider.gangs.given_up(decider.now());
+    if let Some(group) = &group {
+        match decider.gangs.ask(group, &request.pod.uid(), decider.now()) {
+            Ok(of_group) => ended.extend(of_group),
+            Err(why) => return Answer::new("retry", &FilterResult::failed(&why)),
+        }
+    }
+    if !ended.is_empty() {
+        decider.view.change(|index| index.end_places(&ended));
+    }
     let decided = decider.decide(request);
     let Decided { decision, names, .. } = &decided;
     decider.record_if_new(decision);
@@ -159,7 +179,9 @@ fn filter_by_gpus(
         Some(HeldByDeleted::Recently) if fits_somewhere => Some(HELD_BY_DELETED),
         Some(_) => None,
         None if fits_somewhere => None,
-        None => frees_soon(decider, decision, priority).then_some(FREE_IN_SECONDS),
+        // kube-scheduler tries a group again by itself, and gives up all its pods for an error.
+        None if group.is_some() => None,
+        None => frees_soon(decider, decision, priority),
     };
     let mut rejections = Rejections::default();
     for (position, why) in refused.iter().enumerate() {
@@ -174,6 +196,8 @@ fn filter_by_gpus(
     if let Some(evictions) = &decider.gpu_evictions {
         match held {
             Some(_) => evictions.withdraw(&decision.pod),
+            // One eviction after the other would not make room for all of them.
+            None if group.is_some() => {}
             None => report(evictions, decision, priority, &refused),
         }
     }
@@ -181,13 +205,52 @@ fn filter_by_gpus(
         return Answer::new("retry", &FilterResult::failed(&why));
     }
     log(BY_GPUS, decision, &rejections);
+    if let Some(group) = group {
+        let best = || best(&decided.evaluator(), &refused, &decision.pod.uid);
+        if let Some(position) = held.is_none().then(best).flatten() {
+            keep_place(decider, decision, &group, position);
+            count(decider, BY_GPUS, &rejections);
+            return Answer::of_json("ok", one_node(names, position));
+        }
+        decider.gangs.answer(&group, &decision.pod.uid, false);
+        decider.view.change(|index| index.renew_places(&group, decision.time));
+    }
     answer(decider, BY_GPUS, names, &rejections)
 }
 
-/// Whether the pod fits once pods are gone that leave, and there is nothing to evict for it.
-fn frees_soon(decider: &Decider, decision: &Decision, priority: Option<i32>) -> bool {
-    decision.fits_without(&decider.view.ask(Index::leaving))
-        && !priority.is_some_and(|it| decider.view.ask(|index| index.has_pod_below(it)))
+/// Position of the best of the nodes that are not refused.
+fn best(evaluator: &Evaluator<'_>, refused: &[Option<NoFit>], pod: &PodUid) -> Option<usize> {
+    let passing: Vec<usize> = (0..refused.len()).filter(|at| refused[*at].is_none()).collect();
+    let (scores, scale) = (evaluator.scores(), evaluator.scale());
+    let scores: Vec<i64> = passing.iter().map(|at| scores[*at].on(scale)).collect();
+    Some(passing[likely_node(&scores, pod)?])
+}
+
+/// Keeps the pod's place on the node at a position, while kube-scheduler asks about the other pods of its group. It
+/// asks for no scores where one node is left.
+fn keep_place(decider: &Decider, decision: &Decision, group: &PodGroup, position: usize) {
+    let Some(request) = &decision.request else { return };
+    let (uid, node) = (&decision.pod.uid, decision.name(position));
+    decider.view.change(|index| {
+        index.keep_in_group((group, uid), (request, &decision.rule), node, decision.time);
+    });
+    decider.gangs.answer(group, uid, true);
+    decider.count_in_flight(decision, position);
+}
+
+/// Why the pod fits soon without an event, once pods are gone that leave or groups have been given up, where there is
+/// nothing to evict for it.
+fn frees_soon(
+    decider: &Decider,
+    decision: &Decision,
+    priority: Option<i32>,
+) -> Option<&'static str> {
+    if decision.fits_without(&decider.view.ask(Index::leaving)) {
+        let evicts = priority.is_some_and(|it| decider.view.ask(|index| index.has_pod_below(it)));
+        return (!evicts).then_some(FREE_IN_SECONDS);
+    }
+    let placed = decider.view.ask(Index::placed_in_groups);
+    decision.fits_without(&placed).then_some(KEPT_FOR_GANG)
 }
 
 /// Reports a pod that fits on no node to the evictor, or withdraws its report. `priority` is `None` for a pod that may
@@ -209,16 +272,21 @@ fn report(
     }
 }
 
-/// The answer, with its rejections counted in metrics: one update for each cause.
+/// Counts rejections in metrics: one update for each cause.
+fn count(decider: &Decider, verb: &'static str, rejections: &Rejections<'_>) {
+    for cause in rejections.causes() {
+        decider.metrics.count_rejected_nodes(verb, cause.label, cause.nodes);
+    }
+}
+
+/// The answer, with its rejections counted.
 fn answer(
     decider: &Decider,
     verb: &'static str,
     names: &NamesJson<'_>,
     rejections: &Rejections<'_>,
 ) -> Answer {
-    for cause in rejections.causes() {
-        decider.metrics.count_rejected_nodes(verb, cause.label, cause.nodes);
-    }
+    count(decider, verb, rejections);
     let outcome = if rejections.len() == names.len() { "no node" } else { "ok" };
     Answer::of_json(outcome, rejections.answer(names))
 }

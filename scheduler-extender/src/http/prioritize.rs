@@ -41,7 +41,7 @@ fn log(decision: &Decision, scores: &[i64]) {
 
 /// Position of the node where the pod will probably go: one of those with the best score. Among several,
 /// kube-scheduler's own plugins decide; they spread pods, and so does this.
-fn likely_node(scores: &[i64], pod: &PodUid) -> Option<usize> {
+pub(super) fn likely_node(scores: &[i64], pod: &PodUid) -> Option<usize> {
     let best = scores.iter().max()?;
     let top: Vec<usize> = (0..scores.len()).filter(|node| scores[*node] == *best).collect();
     let turn =

@@ -74,6 +74,7 @@ pub(crate) fn gpu_pod(id: &GpuPodId, units: u32, bound: Option<(&NodeName, Claim
         node: node.cloned(),
         kind: PodKind::Ordinary,
         nominated_node: None,
+        group: None,
         gpu: Ok(Some(gpu)),
         admitted: false,
         finished: false,

@@ -42,6 +42,7 @@ async fn binder(sim: &Sim, flight: Duration) -> (Arc<View>, Arc<Binder>) {
         clock,
         limits,
         replicas,
+        gangs: Arc::default(),
     });
     (view, binder)
 }

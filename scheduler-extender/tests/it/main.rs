@@ -12,6 +12,7 @@ mod deleted_pods;
 mod doubt;
 mod dra;
 mod fragmentation;
+mod gangs;
 mod gpu_evictions;
 mod large_objects;
 mod metrics;

@@ -57,6 +57,7 @@ fn decider() -> Decider {
         decisions: Arc::default(),
         waiting: Default::default(),
         nominated: Default::default(),
+        gangs: Default::default(),
         ratings: Default::default(),
         over_limits: Default::default(),
         gpu_evictions: None,

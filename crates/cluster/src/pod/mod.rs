@@ -24,7 +24,7 @@ use api::stored::{Moment, time};
 use jiff::Timestamp;
 use placement::gpu::{Claim, GpuRequest, MpsConflict};
 use placement::load::PodKind;
-use placement::names::Names;
+use placement::names::{Names, limits};
 use placement::node_rules::Toleration;
 use placement::units::{NodeName, PodUid};
 use serde::Deserialize;
@@ -80,6 +80,16 @@ struct Spec {
     tolerations: Vec<Toleration>,
     #[serde(deserialize_with = "null_is_default")]
     volumes: Vec<Volume>,
+    #[serde(deserialize_with = "null_is_default")]
+    scheduling_group: SchedulingGroup,
+}
+
+/// Where kube-scheduler places pods together: from Kubernetes 1.37 on, with its feature gate.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SchedulingGroup {
+    #[serde(deserialize_with = "null_is_default")]
+    pod_group_name: String,
 }
 
 /// An entry of a pod's resource claims.
@@ -264,6 +274,15 @@ struct PodCondition {
     last_transition_time: Option<Timestamp>,
 }
 
+/// A PodGroup: kube-scheduler places its pods together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PodGroup {
+    /// Its namespace, which is that of its pods.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
 /// The facts of a pod that requests GPU memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuPod {
@@ -325,6 +344,8 @@ pub struct PodFacts {
     pub kind: PodKind,
     /// The node on which kube-scheduler has evicted pods for it; `None` once it is bound.
     pub nominated_node: Option<NodeName>,
+    /// The group that kube-scheduler places together with it.
+    pub group: Option<PodGroup>,
     /// The facts of its GPU request; `Ok(None)` if it has none.
     pub gpu: Result<Option<GpuPod>, GpuRequestError>,
     /// Whether its kubelet has reported that it admitted the pod: `status.startTime`, which the kubelet sets in its
@@ -415,6 +436,14 @@ impl Pod {
     pub fn nominated_node(&self) -> Option<&str> {
         let node = self.status.nominated_node_name.as_str();
         Some(node).filter(|node| !node.is_empty() && self.node().is_none())
+    }
+
+    /// The group that kube-scheduler places together with it.
+    pub fn group(&self) -> Option<PodGroup> {
+        let name = &self.spec.scheduling_group.pod_group_name;
+        let namespace = self.namespace().to_owned();
+        let is_name = (1..=limits::NAME).contains(&name.len());
+        is_name.then(|| PodGroup { namespace, name: name.clone() })
     }
 
     /// Its priority.
@@ -618,6 +647,7 @@ impl Pod {
             version: meta.resource_version.clone().filter(|version| !version.is_empty()),
             node: self.node().map(NodeName::from),
             nominated_node: self.nominated_node().map(NodeName::from),
+            group: self.group(),
             kind: self.kind(),
             gpu: self.gpu(names),
             admitted: self.status.start_time.is_some(),

@@ -61,9 +61,9 @@ impl Attempt {
             (Phase::Finding, Event::Found(found)) => self.find(found, known),
             (Phase::Checking(asked), Event::Found(found)) => self.check(*asked, found, known),
             (Phase::Sending(claim), Event::Answered(answer)) => self.learn(claim, answer, known),
-            (Phase::Sending(_), Event::NotSent) => {
+            (Phase::Sending(_), Event::NotSent(why)) => {
                 self.release(known);
-                Err(BindError::NotLeading)
+                Err(why)
             }
             (Phase::Verifying { may_land, why }, Event::Found(found)) => {
                 self.verify(may_land, why, found, known)

@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use placement::gpu::{BeyondUnits, ChoiceRule, GpuRequest, Reservation};
 use placement::units::{NodeName, PodUid};
 
-use super::{BindResult, Target};
+use super::{BindError, BindResult, Target};
 use crate::view::{GpuPodId, Index};
 
 pub(super) use self::attempt::{Attempt, apply_look_up};
@@ -58,8 +58,8 @@ pub(super) enum Event {
     Found(Found),
     /// The answer to [`Action::Send`].
     Answered(BindOutcome),
-    /// This replica does not lead any more: nothing was sent.
-    NotSent,
+    /// Nothing was sent.
+    NotSent(BindError),
     /// The pause is over. `is_over`: the API server can no longer carry out the attempt's request.
     Woken {
         is_over: bool,

@@ -4,8 +4,8 @@
 use cluster::{BindOutcome, CallError};
 
 use super::world::{Object, World, name, now};
-use crate::binder::Target;
 use crate::binder::machine::{Action, Attempt, Event, Found, Known, apply_look_up};
+use crate::binder::{BindError, Target};
 use crate::view::GpuPodId;
 
 /// An attempt under way.
@@ -113,7 +113,7 @@ impl World {
             self.bindings = bindings;
             event = match action {
                 Action::Read => break Waits::Read,
-                Action::Send { .. } if !self.leads => Event::NotSent,
+                Action::Send { .. } if !self.leads => Event::NotSent(BindError::NotLeading),
                 Action::Send { version, reserved } => {
                     let (request, reservation) = *reserved.unwrap();
                     let (gpu, share) = reservation.claim.gpus().first_key_value().unwrap();

@@ -129,7 +129,8 @@ impl Index {
         let held: Vec<&Departure> = self.holding(&pod.namespace).collect();
         let most = held.iter().map(|it| it.most).max()?;
         let deleted: Units = held.iter().map(|it| it.units).sum();
-        let wanted = self.live_units(&pod.namespace).saturating_add(deleted);
+        let live = self.live_units(&pod.namespace).saturating_add(self.placed_units(pod));
+        let wanted = live.saturating_add(deleted);
         if wanted.saturating_add(request.peak()) <= most || !self.held_on(&pod.uid).is_empty() {
             return None;
         }
@@ -170,6 +171,18 @@ impl Index {
         leaving
     }
 
+    /// The pods of groups that have places, by node. If kube-scheduler gives a group up, no event follows.
+    #[must_use]
+    pub fn placed_in_groups(&self) -> BTreeMap<NodeName, BTreeSet<PodUid>> {
+        let mut placed = BTreeMap::<NodeName, BTreeSet<PodUid>>::new();
+        for uid in self.places.values().flat_map(|places| &places.pods).take(LEAVING) {
+            if let Some((_, node)) = self.pods.get(uid).and_then(|pod| pod.place.as_ref()) {
+                placed.entry(node.clone()).or_default().insert(uid.clone());
+            }
+        }
+        placed
+    }
+
     pub(super) fn is_in_report(&self, node: &NodeName, pod: &PodUid) -> bool {
         self.nodes.get(node).is_some_and(|node| node.ledger.is_recorded(pod))
     }
@@ -193,6 +206,21 @@ impl Index {
     fn live_units(&self, namespace: &str) -> Units {
         let is_live = |pod: &&PodRecord| pod.namespace == namespace && !pod.nodes.is_empty();
         self.pods.values().filter(is_live).map(|pod| pod.request.peak()).sum()
+    }
+
+    /// The units that are kept for other pods of groups of the namespace.
+    fn placed_units(&self, but: &GpuPodId) -> Units {
+        let mut units = Units::ZERO;
+        for (group, places) in &self.places {
+            for pod in places.pods.iter().filter(|pod| **pod != but.uid) {
+                if let Some(record) =
+                    self.pods.get(pod).filter(|_| group.namespace == but.namespace)
+                {
+                    units = units.saturating_add(record.request.peak());
+                }
+            }
+        }
+        units
     }
 
     /// The units that deleted pods of the namespace hold.
@@ -222,7 +250,7 @@ impl Index {
 }
 
 /// Whether so much time at most lies between both, on a clock that may be set back.
-fn is_within(limit: SignedDuration, since: Timestamp, now: Timestamp) -> bool {
+pub(super) fn is_within(limit: SignedDuration, since: Timestamp, now: Timestamp) -> bool {
     now.duration_since(since).abs() < limit
 }
 

@@ -90,6 +90,7 @@ impl Index {
             self.ending.entry(pod.uid.clone()).or_insert(self.now);
         }
         record.admitted |= pod.admitted;
+        record.group.clone_from(&pod.group);
         record.waits = pod.waits_at.map(|priority| (priority, pod.created_at));
         // An unbound pod may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
@@ -133,6 +134,7 @@ impl Index {
             }
         });
         record.kept = None;
+        self.forget_place(uid, record);
         self.end_nomination(uid, record);
         self.plans.remove(uid);
     }
@@ -152,6 +154,7 @@ impl Index {
     pub(super) fn end(&mut self, uid: &PodUid) -> Option<PodRecord> {
         self.ending.remove(uid);
         let mut record = self.pods.remove(uid)?;
+        self.forget_place(uid, &mut record);
         self.end_nomination(uid, &mut record);
         self.plans.remove(uid);
         Some(record)
@@ -258,6 +261,7 @@ impl Index {
             record.nodes.push(node.clone());
         }
         record.sent = Some(Sent { node: node.clone(), claim: reservation.claim.clone() });
+        self.end_places(std::slice::from_ref(&pod.uid));
         Ok(reservation)
     }
 

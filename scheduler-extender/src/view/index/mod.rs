@@ -9,6 +9,7 @@ mod cpu;
 mod departures;
 mod events;
 mod gpu_pods;
+mod groups;
 mod in_flight;
 mod load;
 mod measure;
@@ -40,6 +41,7 @@ pub use self::back_offs::BegunBackOff;
 pub(super) use self::cpu::PodRequest;
 use self::departures::{Departure, Ended};
 pub use self::events::{BoundPod, PodUse, WatchedPod};
+use self::groups::Places;
 use self::load::Loads;
 pub(super) use self::load::{is_recent, may_start};
 use self::measure::LearnedMeasure;
@@ -69,6 +71,8 @@ pub struct Index {
     pods: HashMap<PodUid, PodRecord>,
     /// The GPUs that a pod would get on each node after kube-scheduler's evictions there.
     plans: Plans,
+    /// GPUs that are kept for pods of groups.
+    places: Places,
     /// Pods whose deletion has begun, evicted ones included.
     ending: HashMap<PodUid, Timestamp>,
     /// Deleted pods that may still have processes.
@@ -124,6 +128,7 @@ impl Index {
             loads: Loads::default(),
             pods: HashMap::new(),
             plans: Table::Plans.empty(),
+            places: Places::new(),
             ending: HashMap::new(),
             departures: Vec::new(),
             ended: Vec::new(),
@@ -194,11 +199,12 @@ impl Index {
         self.now = now;
     }
 
-    /// What becomes due by time alone: ends departures, settles lost GPUs, and computes prepared values anew that are
-    /// too old.
+    /// What becomes due by time alone: ends departures and places of groups, settles lost GPUs, and computes prepared
+    /// values anew that are too old.
     pub fn tick(&mut self, now: Timestamp) {
         self.at(now);
         self.end_departures(now);
+        self.end_old_places(now);
         self.settle_lost_gpus(now);
         self.release_held_readings();
         self.changes.too_old = true;

@@ -49,7 +49,9 @@ impl Index {
 
     /// Updates the nomination in the ledgers, after the pod's nominated node or its kept GPUs have changed.
     pub(super) fn set_nominated(&mut self, uid: &PodUid, record: &mut PodRecord) {
-        let wanted = record.nominated_by_scheduler.as_ref().or(record.kept.as_ref()).cloned();
+        let place = record.place.as_ref().map(|(_, node)| node);
+        let evicted_for = record.nominated_by_scheduler.as_ref().or(record.kept.as_ref());
+        let wanted = place.or(evicted_for).cloned();
         if record.nominated == wanted {
             return;
         }

@@ -1,6 +1,6 @@
 //! What is known of one pod that requests GPU memory, and how the index answers about it.
 
-use cluster::{Pod, PodFacts};
+use cluster::{Pod, PodFacts, PodGroup};
 use jiff::Timestamp;
 use placement::gpu::{GpuRequest, NoFit};
 use placement::units::{NodeName, PodUid, Units};
@@ -36,6 +36,10 @@ pub(super) struct PodRecord {
     pub(super) nominated: Option<NodeName>,
     /// The node where this program has evicted pods for it, which is not in its status.
     pub(super) kept: Option<NodeName>,
+    /// Its group.
+    pub(super) group: Option<PodGroup>,
+    /// The node where GPUs are kept for it with those of its group.
+    pub(super) place: Option<(PodGroup, NodeName)>,
     /// The GPU that this process chose for it, until its admission is known.
     pub(super) sent: Option<Sent>,
     /// While kube-scheduler finds no node for it: its priority, and when it was created.
@@ -121,6 +125,8 @@ impl PodRecord {
             nominated_by_scheduler: None,
             nominated: None,
             kept: None,
+            group: None,
+            place: None,
             sent: None,
             waits: None,
             unlisted: false,
