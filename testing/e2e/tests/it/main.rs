@@ -179,7 +179,11 @@ fn trial(fact: Fact, env: Option<Arc<TestEnv>>) -> Trial {
         line(&format!("SKIPPED {}: it needs the nodes of `make cluster`", fact.name));
     }
     let trial = Trial::test(fact.name, move || match env {
-        Some(env) => env.run(fact.name, fact.test).map_err(|error| format!("{error:#}").into()),
+        // The reasons are printed once more at the end, which may be hours away.
+        Some(env) => env.run(fact.name, fact.test).map_err(|error| {
+            line(&format!("{} failed: {error:#}", fact.name));
+            format!("{error:#}").into()
+        }),
         None => Ok(()),
     });
     trial.with_ignored_flag(skipped)

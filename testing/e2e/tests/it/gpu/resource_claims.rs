@@ -24,7 +24,7 @@ use crate::cluster::admission::token;
 use crate::env::{NAMESPACE, TestEnv, parse};
 use crate::failures::chaos::setting;
 use crate::support::callers::{Caller, Verb};
-use crate::support::extender_client::EXTENDER;
+use crate::support::extender_client::{EXTENDER, explained_by_each};
 use crate::support::gpu_audit;
 use crate::support::pods::{
     GPU, START, all_running, create, create_all, delete_all, get, gpu_container, gpu_containers,
@@ -217,7 +217,9 @@ fn fullest(env: &TestEnv) -> Result<()> {
             running(env, "large", START)?;
             create(env, little.pod("little"))?;
             let on = running(env, "little", START)?;
-            ensure!(node(&on) == Some(host.name()), "little is on {:?}", node(&on));
+            if node(&on) != Some(host.name()) {
+                bail!("little is on {:?}: {:?}", node(&on), explained_by_each(env, "little")?);
+            }
             let by_gpu = audit_exactly(env, 2)?;
             ensure!(by_gpu.values().eq([&GPU_MIB]), "{by_gpu:?}");
             env.delete_all_pods()?;
