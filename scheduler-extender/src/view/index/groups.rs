@@ -78,7 +78,11 @@ impl Index {
                 of.insert(group);
             }
         }
-        bound.intersection(&waiting).map(|group| PodGroup::clone(group)).collect()
+        let mut half_bound = HashSet::new();
+        for group in bound.into_iter().filter(|group| waiting.contains(group)) {
+            half_bound.insert(group.clone());
+        }
+        half_bound
     }
 
     /// Ends [`Index::keep_in_group`] of these pods.
