@@ -151,7 +151,7 @@ fn filter_by_gpus(
 ) -> Answer {
     let priority = request.pod.may_preempt().then(|| request.pod.priority());
     let group = request.pod.group();
-    let look = || decider.view.ask(Index::half_bound_groups);
+    let look = || decider.view.half_bound_groups();
     if let Some(why) = decider.gangs.waits_for_half_bound(group.as_ref(), decider.now(), look) {
         return Answer::new("retry", &FilterResult::failed(&why));
     }

@@ -22,7 +22,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use cluster::{Event, GpuPod, NodeFacts, Pod, PodFacts, WatchCause, WatchedResourceClaim};
+use cluster::{
+    Event, GpuPod, NodeFacts, Pod, PodFacts, PodGroup, WatchCause, WatchedResourceClaim,
+};
 use jiff::Timestamp;
 use placement::estimate::EstimateRules;
 use placement::gpu::fragmentation::{HeldParts, Measure};
@@ -73,6 +75,8 @@ pub struct Current {
     pub(crate) in_flight: Arc<snapshot::PodUids>,
     /// Whether deleted pods may hold units of GPUs.
     deleted_may_hold: bool,
+    /// Whether there are pods of groups.
+    has_groups: bool,
     /// Learned use of workloads.
     pub learned: LearnedUses,
     /// The estimate rules of the shadow policy; `None` where it estimates nothing.
@@ -137,6 +141,15 @@ impl View {
             return None;
         }
         self.ask(|index| index.waits_for_deleted(pod, request))
+    }
+
+    /// [`Index::half_bound_groups`]. Takes the lock only while there are pods of groups.
+    #[must_use]
+    pub fn half_bound_groups(&self) -> HashSet<PodGroup> {
+        if !self.current.load().has_groups {
+            return HashSet::new();
+        }
+        self.ask(Index::half_bound_groups)
     }
 
     /// What the pod's ResourceClaims ask for and do not have yet: the largest share; `None` where they ask for none

@@ -91,6 +91,9 @@ impl Index {
         }
         record.admitted |= pod.admitted;
         record.group.clone_from(&pod.group);
+        if pod.group.is_some() {
+            self.grouped.insert(pod.uid.clone());
+        }
         record.waits = pod.waits_at.map(|priority| (priority, pod.created_at));
         // An unbound pod may have a binding under way: its reservations stay.
         if let Some(node) = &pod.node {
@@ -153,6 +156,7 @@ impl Index {
     /// Ends the nomination and the plan of a deleted pod, and removes its record. `None` where it has none.
     pub(super) fn end(&mut self, uid: &PodUid) -> Option<PodRecord> {
         self.ending.remove(uid);
+        self.grouped.remove(uid);
         let mut record = self.pods.remove(uid)?;
         self.forget_place(uid, &mut record);
         self.end_nomination(uid, &mut record);

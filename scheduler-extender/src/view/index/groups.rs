@@ -72,7 +72,7 @@ impl Index {
     #[must_use]
     pub fn half_bound_groups(&self) -> HashSet<PodGroup> {
         let (mut bound, mut waiting) = (HashSet::new(), HashSet::new());
-        for record in self.pods.values() {
+        for record in self.grouped.iter().filter_map(|pod| self.pods.get(pod)) {
             if let Some(group) = &record.group {
                 let of = if record.nodes.is_empty() { &mut waiting } else { &mut bound };
                 of.insert(group);

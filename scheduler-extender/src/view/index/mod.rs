@@ -25,7 +25,7 @@ mod resource_claims;
 pub(crate) mod tabled;
 mod unmanaged;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -73,6 +73,8 @@ pub struct Index {
     plans: Plans,
     /// GPUs that are kept for pods of groups.
     places: Places,
+    /// The pods of groups.
+    grouped: HashSet<PodUid>,
     /// Pods whose deletion has begun, evicted ones included.
     ending: HashMap<PodUid, Timestamp>,
     /// Deleted pods that may still have processes.
@@ -129,6 +131,7 @@ impl Index {
             pods: HashMap::new(),
             plans: Table::Plans.empty(),
             places: Places::new(),
+            grouped: HashSet::new(),
             ending: HashMap::new(),
             departures: Vec::new(),
             ended: Vec::new(),

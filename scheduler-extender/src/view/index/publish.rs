@@ -32,6 +32,7 @@ impl Index {
             prepared: Prepared::default(),
             in_flight: Arc::default(),
             deleted_may_hold: false,
+            has_groups: false,
             learned: self.learned.clone(),
             shadow_estimates: None,
         };
@@ -44,8 +45,10 @@ impl Index {
         let states = self.changed_states(&last.snapshot);
         let is_same = states.is_empty() && !self.nodes.has_other_names && !self.changes.others;
         let (in_flight, deleted_may_hold) = (self.loads.in_flight.uids(), self.deleted_may_hold());
-        let are_same_pods =
-            Arc::ptr_eq(in_flight, &last.in_flight) && deleted_may_hold == last.deleted_may_hold;
+        let has_groups = !self.grouped.is_empty();
+        let are_same_pods = Arc::ptr_eq(in_flight, &last.in_flight)
+            && deleted_may_hold == last.deleted_may_hold
+            && has_groups == last.has_groups;
         if is_same && are_same_pods && !self.changes.too_old {
             return None;
         }
@@ -68,7 +71,15 @@ impl Index {
         self.changes.too_old = false;
         let learned = self.learned.clone();
         let shadow_estimates = self.shadow_estimates;
-        Some(Current { snapshot, prepared, in_flight, deleted_may_hold, learned, shadow_estimates })
+        Some(Current {
+            snapshot,
+            prepared,
+            in_flight,
+            deleted_may_hold,
+            has_groups,
+            learned,
+            shadow_estimates,
+        })
     }
 
     /// The states of the changed nodes that differ from the last ones, by slot.
