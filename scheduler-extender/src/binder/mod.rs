@@ -303,8 +303,7 @@ impl Binder {
     ///
     /// Where nothing was sent: a pod of the group cannot be bound, or this replica no longer leads.
     async fn send(&self, binding: &Binding, deadline: Instant) -> Result<BindOutcome, BindError> {
-        let now = (self.clock)();
-        let is_in_group = self.view.change(|index| index.renew_places_of(&binding.uid, now));
+        let is_in_group = self.view.renew_places_of(&binding.uid, (self.clock)());
         self.gangs.wait(&binding.uid, is_in_group).await.map_err(BindError::Group)?;
         // Never closed, so this waits until there is room or the caller is out of time.
         let Ok(Ok(_permit)) = timeout_at(deadline, self.permits.acquire()).await else {

@@ -152,6 +152,11 @@ impl View {
         self.ask(Index::half_bound_groups)
     }
 
+    /// [`Index::renew_places_of`]. Takes the lock only while there are pods of groups.
+    pub fn renew_places_of(&self, pod: &PodUid, now: Timestamp) -> bool {
+        self.current.load().has_groups && self.change(|index| index.renew_places_of(pod, now))
+    }
+
     /// What the pod's ResourceClaims ask for and do not have yet: the largest share; `None` where they ask for none
     /// that can be counted. Takes the lock only for a pod with claims.
     #[must_use]

@@ -211,13 +211,10 @@ impl Index {
     /// The units that are kept for other pods of groups of the namespace.
     fn placed_units(&self, but: &GpuPodId) -> Units {
         let mut units = Units::ZERO;
-        for (group, places) in &self.places {
+        for (_, places) in self.places.iter().filter(|(it, _)| it.namespace == but.namespace) {
             for pod in places.pods.iter().filter(|pod| **pod != but.uid) {
-                if let Some(record) =
-                    self.pods.get(pod).filter(|_| group.namespace == but.namespace)
-                {
-                    units = units.saturating_add(record.request.peak());
-                }
+                let peak = self.pods.get(pod).map(|record| record.request.peak());
+                units = units.saturating_add(peak.unwrap_or_default());
             }
         }
         units
