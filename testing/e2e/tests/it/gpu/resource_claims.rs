@@ -31,6 +31,7 @@ use crate::support::pods::{
     gpu_pods, idle_container, list, message, name, node, on_node, phase, pod, running, runs, uid,
     unschedulable,
 };
+use crate::support::policy;
 use crate::support::priorities::{self, HIGH, of_class};
 use crate::support::resource_claims::{
     CLASS, CLOSED, DRIVER, Device, MODE, SLICES, Share, UNHEALTHY, allocated, asked_mib, asks,
@@ -79,6 +80,14 @@ const TAINTED: Duration = Duration::from_secs(10);
 /// The kubelet's record of prepared claims, inside a node.
 const KUBELET_RECORD: &str = "/var/lib/kubelet/dra_manager_state";
 const PLUGIN: &str = "gpushare-device-plugin";
+/// A policy by which the fullest GPU decides, and neither load, recent bindings nor the pods that were seen so far.
+const FULLEST: &str = "\
+apiVersion: plimsoll.dev/v1alpha1
+kind: SchedulingPolicy
+spec:
+  metrics: []
+  gpu: {placement: pack}
+";
 
 /// The node whose GPUs are given out by claims. The control plane is on the other one.
 fn host(env: &TestEnv) -> Result<&Node> {
@@ -209,23 +218,26 @@ fn run_at_once(env: &TestEnv, figure: &str, pods: Vec<Value>) -> Result<BTreeMap
 /// Where kube-scheduler asks nobody, it takes the node with the fewest pods. What fills a GPU is best whatever earlier
 /// pods asked for.
 fn fullest(env: &TestEnv) -> Result<()> {
-    on_both(env, |first, last| {
-        let [large, little] = [GPU_MIB - GIB, GIB].map(Share::of);
-        [&large, &little].into_iter().try_for_each(|share| share.create(env))?;
-        for host in [last, first] {
-            create(env, on_node(host, large.pod("large")))?;
-            running(env, "large", START)?;
-            create(env, little.pod("little"))?;
-            let on = running(env, "little", START)?;
-            if node(&on) != Some(host.name()) {
-                bail!("little is on {:?}: {:?}", node(&on), explained_by_each(env, "little")?);
-            }
-            let by_gpu = audit_exactly(env, 2)?;
-            ensure!(by_gpu.values().eq([&GPU_MIB]), "{by_gpu:?}");
-            env.delete_all_pods()?;
+    let by_gpus = || on_both(env, |first, last| fullest_first(env, [last, first]));
+    policy::with(env, FULLEST, by_gpus)
+}
+
+fn fullest_first(env: &TestEnv, hosts: [&Node; 2]) -> Result<()> {
+    let [large, little] = [GPU_MIB - GIB, GIB].map(Share::of);
+    [&large, &little].into_iter().try_for_each(|share| share.create(env))?;
+    for host in hosts {
+        create(env, on_node(host, large.pod("large")))?;
+        running(env, "large", START)?;
+        create(env, little.pod("little"))?;
+        let on = running(env, "little", START)?;
+        if node(&on) != Some(host.name()) {
+            bail!("little is on {:?}: {:?}", node(&on), explained_by_each(env, "little")?);
         }
-        Ok(())
-    })
+        let by_gpu = audit_exactly(env, 2)?;
+        ensure!(by_gpu.values().eq([&GPU_MIB]), "{by_gpu:?}");
+        env.delete_all_pods()?;
+    }
+    Ok(())
 }
 
 /// kube-scheduler itself evicts nobody for a claim. All GPUs are full: of halves the first, of important pods the
