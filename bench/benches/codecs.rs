@@ -82,6 +82,7 @@ fn reported(index: usize) -> Gpu {
         memory: MiB(24 * 1024),
         units: Units(24),
         numa_node: None,
+        linked: Vec::new(),
         healthy: true,
         closed: None,
         isolation: None,

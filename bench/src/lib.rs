@@ -7,7 +7,7 @@ pub mod slopes;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use placement::gpu::{ChoiceRule, Gpu, GpuIsolation, GpuRequest, NodeLedger};
+use placement::gpu::{ChoiceRule, Gpu, GpuIsolation, GpuRequest, NodeLedger, Topology};
 use placement::load::{MetricTable, NodeLoad, Readings, ResolvedPolicy};
 use placement::policy::LoadPolicy;
 use placement::reading::Reading;
@@ -82,7 +82,7 @@ fn gpu(index: u32) -> Gpu {
         model: "NVIDIA A10".into(),
         memory: MiB(16 * 1024),
         units: Units(16),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

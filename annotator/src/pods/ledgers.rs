@@ -103,7 +103,7 @@ fn share(account: &Account) -> GpuShare {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use placement::gpu::{Claim, GpuIsolation, GpuRequest};
+    use placement::gpu::{Claim, GpuIsolation, GpuRequest, Topology};
     use placement::units::{GpuId, MiB, Units};
 
     fn gpu(uuid: &str, index: u32) -> Gpu {
@@ -113,7 +113,7 @@ mod tests {
             model: "NVIDIA A10".into(),
             memory: MiB(16384),
             units: Units(16),
-            numa_node: None,
+            topology: Topology::default(),
             healthy: true,
             closed: None,
             isolation: GpuIsolation::default(),

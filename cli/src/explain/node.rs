@@ -35,6 +35,14 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
             let heading = ["", "GPU", "MODEL", free, "UNMANAGED", "FREE COMPUTE", "OUTCOME"];
             table::write(output, heading, gpus.gpus.iter().map(|gpu| gpu_row(gpu, &gpus.chosen)))?;
         }
+        match gpus.linked {
+            Some(true) => writeln!(output, "\nNVLink connects the chosen GPUs.")?,
+            Some(false) => writeln!(
+                output,
+                "\nNVLink does not connect the chosen GPUs: too few that it connects fit, or they cost more."
+            )?,
+            None => {}
+        }
         if let Some(cost) = gpus.cost {
             writeln!(
                 output,

@@ -297,6 +297,10 @@ pub struct ExplainedGpus {
     /// Indexes of the GPUs that Bind would choose; empty if too few fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chosen: Vec<u32>,
+    /// Whether NVLink connects all chosen GPUs with each other; absent for fewer than two, and where the node reports
+    /// no NVLink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub linked: Option<bool>,
     /// The GPUs by index; empty if the node reports none.
     #[serde(rename = "cards")]
     pub gpus: Vec<ExplainedGpu>,

@@ -66,6 +66,10 @@ pub struct Gpu {
     /// The NUMA node that the GPU is attached to; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
+    /// Indexes of the GPUs that it reaches over NVLink; absent if there are none, or that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_GPUS))]
+    pub linked: Vec<u32>,
     /// Whether it works. A GPU that does not takes no new pods.
     pub healthy: bool,
     /// Why it takes no new pods although it may work; absent if it takes some. Pods on it keep their units.
@@ -179,6 +183,9 @@ impl Gpus {
 
 impl Gpu {
     fn check(&self) -> Result<(), GpusError> {
+        if self.linked.len() > MAX_GPUS {
+            return Err(GpusError::TooMany(self.linked.len()));
+        }
         let pods = self.pods.len().max(self.outside_mps.len());
         if pods > MAX_PODS {
             return Err(GpusError::TooManyPods { index: self.index, pods });

@@ -10,7 +10,7 @@ use api::share::NodeShare;
 use jiff::Timestamp;
 use placement::gpu::{
     Choice, Claim, ContainerKind, ContainerRequest, Gpu, GpuIsolation, GpuRequest, GpuShare,
-    GpuUse, Isolation, MeasuredGpu, MeasuredMemory, Reservation,
+    GpuUse, Isolation, MeasuredGpu, MeasuredMemory, Reservation, Topology,
 };
 use placement::names::{Names, aliyun};
 use placement::units::Units;
@@ -42,7 +42,7 @@ fn read_gpu(gpu: api::gpus::Gpu, isolation_of_node: Option<Isolation>) -> Gpu {
         model: gpu.model.into(),
         memory: gpu.memory,
         units: gpu.units,
-        numa_node: gpu.numa_node,
+        topology: Topology { numa_node: gpu.numa_node, linked: gpu.linked.into_iter().collect() },
         healthy: gpu.healthy,
         closed: gpu.closed,
         isolation: GpuIsolation {

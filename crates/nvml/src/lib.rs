@@ -46,6 +46,8 @@ pub struct Gpu {
     pub has_no_own_memory: bool,
     /// NUMA node of the host memory nearest to the GPU.
     pub numa_node: Option<u32>,
+    /// Indexes of the GPUs that it reaches over NVLink, directly or by switches; none where the driver does not tell.
+    pub linked: Vec<u32>,
     /// Its place on the PCI bus, as the kernel writes it: `0000:07:00.0`.
     pub pci_bus: Option<String>,
     /// Major number of its CUDA compute capability: 6 is Pascal, 7 Volta and Turing, 9 Hopper.

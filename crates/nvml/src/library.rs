@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{ComputeMode as NvmlComputeMode, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{
+    ComputeMode as NvmlComputeMode, P2pCapabilitiesIndex, P2pStatus, TemperatureSensor,
+};
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
@@ -62,14 +64,31 @@ impl Library {
             numa_node: numa_node(&device),
             pci_bus: pci_bus(&device),
             cuda_major: cuda_major(&device),
+            linked: Vec::new(),
         })
+    }
+
+    /// Whether the driver lets both GPUs reach each other's memory over NVLink.
+    fn are_linked(&self, one: u32, other: u32) -> Result<bool, NvmlError> {
+        let (one, other) = (self.nvml.device_by_index(one)?, self.nvml.device_by_index(other)?);
+        Ok(one.p2p_status(&other, P2pCapabilitiesIndex::NvLink)? == P2pStatus::Ok)
     }
 }
 
 impl Probe for Library {
     fn gpus(&self) -> Result<Vec<Gpu>, Error> {
         let count = self.nvml.device_count()?;
-        Ok((0..count).filter_map(|index| self.gpu(index)).collect())
+        let mut gpus: Vec<Gpu> = (0..count).filter_map(|index| self.gpu(index)).collect();
+        for other in 1..gpus.len() {
+            for one in 0..other {
+                let (first, second) = (gpus[one].index, gpus[other].index);
+                if self.are_linked(first, second).unwrap_or(false) {
+                    gpus[one].linked.push(second);
+                    gpus[other].linked.push(first);
+                }
+            }
+        }
+        Ok(gpus)
     }
 
     fn driver(&self) -> Option<String> {

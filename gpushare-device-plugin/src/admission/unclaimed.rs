@@ -10,7 +10,8 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use cluster::{GpuPod, PodFacts};
 use placement::gpu::{
-    ChoiceRule, FreeGpu, GpuIsolation, GpuShare, Isolation, NoFit, Reservation, Sharers, choose,
+    ChoiceRule, FreeGpu, GpuIsolation, GpuShare, Isolation, NoFit, Reservation, Sharers, Topology,
+    choose,
 };
 use placement::units::{Cores, GpuModel, Units};
 
@@ -107,7 +108,10 @@ fn free_gpu(gpu: &Gpu, node: &NodeView<'_>, other_pods: &OtherPods) -> FreeGpu {
         uuid: gpu.uuid.clone(),
         index: gpu.index,
         model: GpuModel::from(gpu.model.as_str()),
-        numa_node: gpu.numa_node,
+        topology: Topology {
+            numa_node: gpu.numa_node,
+            linked: gpu.linked.iter().copied().collect(),
+        },
         units: gpu.units,
         free: if taken.exclusive { Units::ZERO } else { left },
         free_cores: Cores::ALL.saturating_sub(taken.cores),

@@ -271,6 +271,7 @@ impl KnownGpu {
             offered: sizing.offered(MiB(memory)),
             units,
             numa_node: self.gpu.numa_node,
+            linked: self.gpu.linked.clone(),
             pci_bus: self.gpu.pci_bus.clone(),
             cuda_major: self.gpu.cuda_major,
             compute_mode: self.health.compute_mode,
@@ -425,6 +426,16 @@ mod tests {
             inventory.set_enumerated(vec![probed(A, 0, memory)], Instant::now());
             assert_eq!(units(&inventory), [4], "{memory:?}");
         }
+    }
+
+    #[test]
+    fn a_gpus_links_are_those_of_the_last_enumeration() {
+        let mut inventory = inventory(&[(A, 1024), (B, 1024)]);
+        let mut gpus = all_probed(&[(A, 1024), (B, 1024)]);
+        gpus[0].linked = vec![1];
+        inventory.set_enumerated(gpus, Instant::now());
+        let linked: Vec<_> = inventory.gpus().iter().map(|gpu| gpu.linked.clone()).collect();
+        assert_eq!(linked, [vec![1], vec![]]);
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct Gpu {
     pub units: Units,
     /// The NUMA node that the GPU is attached to; `None` if unknown.
     pub numa_node: Option<u32>,
+    /// Indexes of the GPUs that it reaches over NVLink.
+    pub linked: Vec<u32>,
     /// Its place on the PCI bus, as `0000:07:00.0`; `None` if unknown.
     pub pci_bus: Option<String>,
     /// Major number of its CUDA compute capability; `None` if unknown.

@@ -42,6 +42,7 @@ pub(super) fn report(
             memory: gpu.memory,
             units: gpu.units,
             numa_node: gpu.numa_node,
+            linked: gpu.linked.clone(),
             healthy: gpu.is_healthy(),
             closed: closed.of(&gpu.uuid),
             isolation: strongest.map(|(isolation, _)| wire_isolation(isolation)),

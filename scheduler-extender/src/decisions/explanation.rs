@@ -248,6 +248,7 @@ fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::ExplainedGpus 
         exclusive: fit.largest_share.exclusive,
         count: u32::try_from(fit.count).unwrap_or(u32::MAX),
         chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
+        linked: fit.is_linked(),
         gpus: explained,
         score: score.get(),
         cost: match fit.rating {

@@ -11,7 +11,7 @@ use api::gpus::MAX_GPUS;
 use api::simulate::{PodOutcome, SimulatedPod, Simulation};
 use cluster::{Node, NodeFacts, Pod};
 use jiff::Timestamp;
-use placement::gpu::{Closed, Gpu, GpuFilter, GpuIsolation, GpuRequest, Patterns};
+use placement::gpu::{Closed, Gpu, GpuFilter, GpuIsolation, GpuRequest, Patterns, Topology};
 use placement::load::Verdict;
 use placement::names::{GPU_COUNT_RESOURCE, Names};
 use placement::reading::ReadingCodec;
@@ -193,7 +193,7 @@ fn equal_gpus(units: u32, count: u32) -> Option<Vec<Gpu>> {
         model: "".into(),
         memory: MiB(0),
         units: Units(units / count),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

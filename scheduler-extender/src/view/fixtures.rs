@@ -2,7 +2,7 @@
 
 use cluster::{Event, GpuPod, Node, NodeFacts, PodFacts};
 use jiff::Timestamp;
-use placement::gpu::{Claim, Gpu, GpuIsolation, GpuRequest};
+use placement::gpu::{Claim, Gpu, GpuIsolation, GpuRequest, Topology};
 use placement::load::PodKind;
 use placement::names::Names;
 use placement::policy::LoadPolicy;
@@ -20,7 +20,7 @@ pub(crate) fn gpu() -> Gpu {
         model: "NVIDIA A10".into(),
         memory: MiB(16384),
         units: Units(16),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::*;
 use cluster::CallError;
 use jiff::SignedDuration;
-use placement::gpu::{Claim, Gpu, GpuIsolation, GpuRequest};
+use placement::gpu::{Claim, Gpu, GpuIsolation, GpuRequest, Topology};
 use placement::publish::{Urgency, WriteReason};
 use placement::reading::Reading;
 use placement::units::{GpuId, MetricName, MiB, Ratio, Units};
@@ -94,7 +94,7 @@ fn with_gpu(name: &str) -> NodeFacts {
         model: "NVIDIA A10".into(),
         memory: MiB(16384),
         units: Units(16),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

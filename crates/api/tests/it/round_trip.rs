@@ -49,12 +49,14 @@ fn gpus() -> impl Strategy<Value = Gpus> {
     let isolation =
         of(prop_oneof![Just(Isolation::None), Just(Isolation::Mps), Just(Isolation::Driver)]);
     let outside = vec(name().prop_map(PodUid::from), 0..3);
-    let states = (any::<bool>(), closed, isolation, of(any::<u16>()), of(any::<bool>()), outside);
+    let linked = vec(any::<u32>(), 0..4);
+    let states =
+        (any::<bool>(), closed, isolation, linked, of(any::<u16>()), of(any::<bool>()), outside);
     let gpu = (name(), any::<u64>(), units(), of(any::<u32>()), states, pods);
     let gpus = btree_map(any::<u32>(), gpu, 0..6);
     gpus.prop_map(|gpus| {
         let gpu = |(index, (model, memory, units, numa_node, states, pods))| {
-            let (healthy, closed, isolation, mps_clients, mps_drain, outside_mps) = states;
+            let (healthy, closed, isolation, linked, mps_clients, mps_drain, outside_mps) = states;
             Gpu {
                 uuid: GpuId::from(format!("GPU-{index}")),
                 index,
@@ -62,6 +64,7 @@ fn gpus() -> impl Strategy<Value = Gpus> {
                 memory: MiB(memory),
                 units,
                 numa_node,
+                linked,
                 healthy,
                 closed,
                 isolation,

@@ -38,6 +38,7 @@ pub(crate) fn gpu(index: u32) -> Gpu {
         memory: MiB(16384),
         units: Units(16),
         numa_node: None,
+        linked: Vec::new(),
         healthy: true,
         closed: None,
         isolation: None,
@@ -50,7 +51,12 @@ pub(crate) fn gpu(index: u32) -> Gpu {
 
 pub(crate) fn gpus() -> Gpus {
     Gpus(vec![
-        Gpu { numa_node: Some(0), pods: [("2f6c".into(), Units(4))].into(), ..gpu(0) },
+        Gpu {
+            numa_node: Some(0),
+            linked: vec![1],
+            pods: [("2f6c".into(), Units(4))].into(),
+            ..gpu(0)
+        },
         Gpu {
             healthy: false,
             closed: Some(Closed::Cdi),
@@ -237,6 +243,7 @@ pub(crate) fn explanation() -> Explanation {
             exclusive: false,
             count: 1,
             chosen: Vec::new(),
+            linked: None,
             gpus: Vec::new(),
             score: 0,
             cost: None,
@@ -260,6 +267,7 @@ pub(crate) fn explanation() -> Explanation {
             exclusive: true,
             count: 2,
             chosen: vec![1, 2],
+            linked: Some(true),
             gpus,
             score: 100,
             cost: Some(-250_000),

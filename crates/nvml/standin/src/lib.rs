@@ -267,6 +267,22 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryAffinity(
     unsafe { put(mask, bit) }
 }
 
+/// Whether two GPUs reach each other by NVLink; the script has no other way (`NVML_P2P_CAPS_INDEX_NVLINK`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+    one: Handle,
+    other: Handle,
+    way: c_uint,
+    status: *mut c_uint,
+) -> Return {
+    const NVLINK: c_uint = 2;
+    const NOT_SUPPORTED: c_uint = 5;
+    let linked = identity(other, |index, _| Some(index)).and_then(|other| {
+        identity(one, |_, gpu| Some(way == NVLINK && gpu.linked.contains(&other)))
+    });
+    unsafe { put(status, linked.map(|linked| if linked { 0 } else { NOT_SUPPORTED })) }
+}
+
 /// The GPU's CUDA compute capability; the script has its major number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCudaComputeCapability(

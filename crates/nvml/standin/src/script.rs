@@ -59,6 +59,9 @@ pub struct Gpu {
     /// NUMA node of the host memory nearest to the GPU.
     #[serde(default)]
     pub numa_node: Option<u32>,
+    /// Indexes of the GPUs that it reaches over NVLink.
+    #[serde(default)]
+    pub linked: Vec<u32>,
     /// Its number on the PCI bus of domain 0.
     pub pci_bus: Option<u32>,
     /// Major number of its CUDA compute capability.

@@ -49,7 +49,7 @@ impl Node {
 }
 
 const TWO_GPUS: &str = r#"{"driver":"580.95.05","cards":[
-    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"reservedMiB":480,"minor":1,"numaNode":1,"pciBus":7,"cudaMajor":8,
+    {"uuid":"GPU-a","model":"NVIDIA A10","memoryMiB":23028,"reservedMiB":480,"minor":1,"numaNode":1,"pciBus":7,"cudaMajor":8,"linked":[1],
      "usedMiB":512,"utilisation":37,"temperature":41,"powerMilliwatt":60500,"mig":true,"recovery":1,"computeMode":3},
     {"uuid":"GPU-b","memoryMiB":16384}]}"#;
 
@@ -66,6 +66,7 @@ fn gpus_are_what_the_script_says_and_the_rest_is_unknown() {
         reserved_mib: Some(480),
         has_no_own_memory: false,
         numa_node: Some(1),
+        linked: vec![1],
         pci_bus: Some("0000:07:00.0".to_owned()),
         cuda_major: Some(8),
     };
@@ -74,6 +75,7 @@ fn gpus_are_what_the_script_says_and_the_rest_is_unknown() {
         index: 1,
         memory_mib: Some(16384),
         reserved_mib: Some(0),
+        linked: vec![0],
         ..Gpu::default()
     };
     assert_eq!(gpus, [a, b]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GivenOut, GpuIsolation};
+use super::{GivenOut, GpuIsolation, Topology};
 use crate::units::{GpuId, GpuModel, MiB, PodUid, Units};
 
 /// One GPU of a node.
@@ -21,8 +21,8 @@ pub struct Gpu {
     pub memory: MiB,
     /// Units of it that pods can request.
     pub units: Units,
-    /// The NUMA node that the GPU is attached to, where known.
-    pub numa_node: Option<u32>,
+    /// Where it is in its machine.
+    pub topology: Topology,
     /// Whether it works.
     pub healthy: bool,
     /// Why it takes no new pods although it may be healthy; `None` if it takes some.

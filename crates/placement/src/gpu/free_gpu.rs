@@ -1,6 +1,9 @@
 //! A GPU with what is free of it, and whether a share of a request fits it.
 
-use super::{Closed, Excess, GpuFilter, GpuIsolation, GpuRequest, GpuShare, Sharers, Sharing};
+use super::{
+    Closed, Excess, GpuFilter, GpuIsolation, GpuRequest, GpuSet, GpuShare, Sharers, Sharing,
+    Topology,
+};
 use crate::units::{Cores, GpuId, GpuModel, Units};
 
 /// A GPU and what is left of it.
@@ -12,8 +15,8 @@ pub struct FreeGpu {
     pub index: u32,
     /// The product's name.
     pub model: GpuModel,
-    /// The NUMA node that it is attached to, where known.
-    pub numa_node: Option<u32>,
+    /// Where it is in its machine.
+    pub topology: Topology,
     /// All its units.
     pub units: Units,
     /// Units that are charged to no pod.
@@ -89,6 +92,13 @@ pub struct ChosenGpu {
 }
 
 impl FreeGpu {
+    /// It and the GPUs that it reaches over NVLink.
+    pub(super) fn with_linked(&self) -> GpuSet {
+        let mut all = self.topology.linked;
+        all.add(self.index);
+        all
+    }
+
     /// Whether a share of this request fits the GPU, or why not.
     pub fn fit(&self, share: GpuShare, request: &GpuRequest) -> GpuFit {
         if !self.is_named_by(request.filter()) {

@@ -21,7 +21,7 @@ use crate::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid, Units};
 /// # Examples
 ///
 /// ```
-/// use placement::gpu::{Gpu, GpuIsolation, ChoiceRule, GpuRequest, NodeLedger};
+/// use placement::gpu::{Gpu, GpuIsolation, Topology, ChoiceRule, GpuRequest, NodeLedger};
 /// use placement::units::{MiB, PodUid, Units};
 ///
 /// let gpu = |index| Gpu {
@@ -30,7 +30,7 @@ use crate::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid, Units};
 ///     model: "NVIDIA A10".into(),
 ///     memory: MiB(24576),
 ///     units: Units(24),
-///     numa_node: None,
+///     topology: Topology::default(),
 ///     healthy: true,
 ///     closed: None,
 ///     isolation: GpuIsolation::default(),
@@ -411,7 +411,7 @@ fn uncharged(gpu: &Gpu) -> FreeGpu {
         uuid: gpu.uuid.clone(),
         index: gpu.index,
         model: gpu.model.clone(),
-        numa_node: gpu.numa_node,
+        topology: gpu.topology,
         units: gpu.units,
         free: gpu.units,
         free_cores: Cores::ALL,

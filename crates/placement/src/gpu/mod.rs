@@ -35,6 +35,7 @@ mod resource_claim;
 mod share;
 mod sharing;
 mod strategy;
+mod topology;
 mod unmanaged;
 
 pub use account::{Account, Basis, Charge};
@@ -62,4 +63,5 @@ pub use resource_claim::{ClaimedDevice, ResourceClaim};
 pub use share::{GpuShare, GpuShares, GpuUse};
 pub use sharing::{GpuIsolation, PodIsolation, Sharers, Sharing};
 pub use strategy::{Strategy, UnknownStrategy};
+pub use topology::{GpuSet, Topology};
 pub use unmanaged::{MeasuredGpu, MeasuredMemory, in_both_measurements};

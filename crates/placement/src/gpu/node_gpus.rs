@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::choice_rule::Preference;
-use super::fit::{check, numa_free, packing_score, spread_score, why_no_fit};
+use super::fit::{FreeNear, check, free_near, packing_score, spread_score, why_no_fit};
 use super::fragmentation::{Cost, Measure};
 use super::free_gpu::Room;
 use super::{
@@ -18,7 +18,7 @@ use crate::units::{PodUid, Units};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeGpus {
     accounts: Vec<Account>,
-    /// The open GPUs, sorted by free units, then by free units of the NUMA node and by index: under packing, the first
+    /// The open GPUs, sorted by free units, then by what is free near them and by index: under packing, the first
     /// that fits is best.
     open_gpus: Box<[OpenGpu]>,
     pods: PodStates,
@@ -49,8 +49,7 @@ pub(super) struct PodStates {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OpenGpu {
     room: Room,
-    /// Units free on its NUMA node.
-    numa: u64,
+    near: FreeNear,
     /// All its units.
     units: Units,
     isolation: GpuIsolation,
@@ -60,15 +59,15 @@ struct OpenGpu {
 
 impl NodeGpus {
     pub(super) fn new(accounts: Vec<Account>, pods: PodStates, cpu: Option<u64>) -> Self {
-        let numa = numa_free(&accounts.iter().map(|account| &account.gpu).collect::<Vec<_>>());
+        let near = free_near(&accounts.iter().map(|account| &account.gpu).collect::<Vec<_>>());
         let mut open_gpus = Vec::with_capacity(accounts.len());
         for (position, Account { gpu, .. }) in accounts.iter().enumerate() {
             if gpu.is_open() {
                 let (room, units, isolation) = (gpu.room(), gpu.units, gpu.isolation);
-                open_gpus.push(OpenGpu { room, numa: numa(gpu), units, isolation, position });
+                open_gpus.push(OpenGpu { room, near: near(gpu), units, isolation, position });
             }
         }
-        open_gpus.sort_by_key(|gpu| (gpu.room.units, gpu.numa, accounts[gpu.position].gpu.index));
+        open_gpus.sort_by_key(|gpu| (gpu.room.units, gpu.near, accounts[gpu.position].gpu.index));
         Self { accounts, open_gpus: open_gpus.into(), pods, cpu, for_claims: None }
     }
 
@@ -254,7 +253,7 @@ impl NodeGpus {
         let chosen = match rule.preference(request) {
             Preference::Emptiest => fitting.max_by_key(|gpu| {
                 let index = self.accounts[gpu.position].gpu.index;
-                (gpu.room.units, gpu.numa, Reverse(index))
+                (gpu.room.units, gpu.near, Reverse(index))
             }),
             _ => fitting.next(),
         };

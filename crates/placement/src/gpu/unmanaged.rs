@@ -92,7 +92,7 @@ pub fn in_both_measurements(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::GpuIsolation;
+    use crate::gpu::{GpuIsolation, Topology};
 
     fn gpu(memory: u64, units: u32) -> Gpu {
         Gpu {
@@ -101,7 +101,7 @@ mod tests {
             model: "NVIDIA A10".into(),
             memory: MiB(memory),
             units: Units(units),
-            numa_node: None,
+            topology: Topology::default(),
             healthy: true,
             closed: None,
             isolation: GpuIsolation::default(),

@@ -2,7 +2,7 @@
 
 use placement::gpu::{
     BeyondUnits, ChoiceRule, ContainerKind, ContainerRequest, Excess, Gpu, GpuIsolation,
-    GpuRequest, GpuUse, NoFit, NodeLedger,
+    GpuRequest, GpuUse, NoFit, NodeLedger, Topology,
 };
 use placement::units::{Cores, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn gpu(index: u32, units: u32) -> Gpu {
         model: "NVIDIA A10".into(),
         memory: MiB(u64::from(units) * 1024),
         units: Units(units),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

@@ -13,7 +13,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use placement::gpu::{ChoiceRule, Claim, Gpu, GpuIsolation, GpuRequest, NodeLedger, ReserveError};
+use placement::gpu::{
+    ChoiceRule, Claim, Gpu, GpuIsolation, GpuRequest, NodeLedger, ReserveError, Topology,
+};
 use placement::units::{GpuId, MiB, PodUid, Units};
 
 const RULE: ChoiceRule = ChoiceRule::BEST_FIT;
@@ -121,7 +123,7 @@ impl World {
                 model: "".into(),
                 memory: MiB(16384),
                 units: Units(UNITS),
-                numa_node: None,
+                topology: Topology::default(),
                 healthy: true,
                 closed: None,
                 isolation: GpuIsolation::default(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use placement::gpu::{
     Account, Basis, ChoiceRule, Claim, ClaimError, Closed, ContainerKind, ContainerRequest, Excess,
     Gpu, GpuFilter, GpuFit, GpuIsolation, GpuOptions, GpuRequest, GpuShare, GpuUse, Isolation,
-    NoFit, NodeLedger, ReserveError, Stage, choose,
+    NoFit, NodeLedger, ReserveError, Stage, Topology, choose,
 };
 use placement::units::{GpuId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn gpu(index: u32, units: u32) -> Gpu {
         model: "NVIDIA A10".into(),
         memory: MiB(u64::from(units) * 1024),
         units: Units(units),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

@@ -3,7 +3,7 @@
 use placement::gpu::{
     Candidates, ChoiceRule, ContainerKind, ContainerRequest, Evictable, Gpu, GpuFilter, GpuFit,
     GpuIsolation, GpuOptions, GpuRequest, GpuUse, Isolation, NoFit, NodeGpus, NodeLedger, Sharers,
-    Sharing, victims,
+    Sharing, Topology, victims,
 };
 use placement::moves::{MoveNode, PodNeeds, fewest_to_leave};
 use placement::resources::{PODS, Requests};
@@ -28,7 +28,7 @@ fn gpu(index: u32, minimum: Isolation, clients: u16) -> Gpu {
         model: "".into(),
         memory: MiB(16384),
         units: Units(UNITS),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation {

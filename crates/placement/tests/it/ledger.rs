@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use placement::gpu::{
     ChoiceRule, Claim, ContainerKind, ContainerRequest, Gpu, GpuFilter, GpuIsolation, GpuOptions,
-    GpuRequest, GpuUse, Isolation, NodeLedger, Stage,
+    GpuRequest, GpuUse, Isolation, NodeLedger, Stage, Topology,
 };
 use placement::units::{GpuId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -320,7 +320,7 @@ impl World {
                 model: "".into(),
                 memory: MiB(8192),
                 units: Units(UNITS),
-                numa_node: None,
+                topology: Topology::default(),
                 healthy: true,
                 closed: None,
                 isolation: GpuIsolation {

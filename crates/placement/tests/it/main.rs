@@ -12,6 +12,7 @@ mod load;
 mod models;
 mod moves;
 mod moves_search;
+mod nvlink;
 mod policy;
 mod preemption;
 mod prepared;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use placement::gpu::{
     BeyondUnits, ChoiceRule, ContainerKind, ContainerRequest, Gpu, GpuIsolation, GpuOptions,
-    GpuRequest, GpuUse, NodeLedger,
+    GpuRequest, GpuUse, NodeLedger, Topology,
 };
 use placement::moves::{MoveNode, MovePlan, NodeIndex, PodNeeds, fewest_moves, fewest_to_leave};
 use placement::resources::{PODS, Requests};
@@ -55,7 +55,7 @@ impl Layout<'_> {
                 model: "NVIDIA A10".into(),
                 memory: MiB(24576),
                 units: Units(GPU),
-                numa_node: None,
+                topology: Topology::default(),
                 healthy: true,
                 closed: None,
                 isolation: GpuIsolation::default(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use placement::gpu::{
     Basis, BeyondUnits, Candidates, ChoiceRule, ContainerKind, ContainerRequest, Evictable, Gpu,
-    GpuIsolation, GpuRequest, GpuUse, NoFit, NodeLedger, Victims, victims,
+    GpuIsolation, GpuRequest, GpuUse, NoFit, NodeLedger, Topology, Victims, victims,
 };
 use placement::units::{GpuId, MiB, PodUid, Units};
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn node(gpus: &[&[(&str, u32, i32)]]) -> Node {
         model: "NVIDIA A10".into(),
         memory: MiB(16384),
         units: Units(UNITS),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use placement::gpu::{
     Account, Basis, ChoiceRule, ClaimedDevice, Closed, Gpu, GpuFit, GpuIsolation, GpuRequest,
-    Isolation, NoFit, NodeLedger, ResourceClaim, fewest_on_gpus,
+    Isolation, NoFit, NodeLedger, ResourceClaim, Topology, fewest_on_gpus,
 };
 use placement::units::{Cores, GpuId, MiB, PodUid, ResourceClaimUid, Units};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn gpu(index: u32, memory: u64, units: u32) -> Gpu {
         model: "NVIDIA A10".into(),
         memory: MiB(memory),
         units: Units(units),
-        numa_node: None,
+        topology: Topology::default(),
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

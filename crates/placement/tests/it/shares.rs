@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use placement::gpu::{
     BeyondUnits, ChoiceRule, Claim, ClaimError, ContainerKind, ContainerRequest, Gpu, GpuFilter,
     GpuIsolation, GpuOptions, GpuRequest, GpuShare, GpuShares, GpuUse, NoFit, NodeLedger, Rating,
-    Strategy,
+    Strategy, Topology,
 };
 use placement::units::{Cores, GpuId, MiB, PodUid, Units};
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
@@ -28,7 +28,7 @@ fn gpu(index: u32, units: u32) -> Gpu {
         model: if index.is_multiple_of(2) { "NVIDIA A10" } else { "Tesla T4" }.into(),
         memory: MiB(u64::from(units) * 1024),
         units: Units(units),
-        numa_node: Some(index / 2),
+        topology: Topology { numa_node: Some(index / 2), ..Topology::default() },
         healthy: true,
         closed: None,
         isolation: GpuIsolation::default(),

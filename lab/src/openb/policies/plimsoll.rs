@@ -12,7 +12,7 @@ use placement::gpu::fragmentation::{
 };
 use placement::gpu::{
     BeyondUnits, ChoiceRule, ContainerKind, ContainerRequest, FreeGpu, GpuFilter, GpuIsolation,
-    GpuOptions, GpuRequest, GpuUse, Rating, Sharers, choose, score_less_gpu_cost,
+    GpuOptions, GpuRequest, GpuUse, Rating, Sharers, Topology, choose, score_less_gpu_cost,
 };
 use placement::load::Score;
 use placement::units::{Cores, GpuId, GpuModel, Units};
@@ -193,7 +193,7 @@ fn free_gpus(models: &[GpuModel], uuids: &[GpuId], room: &NodeRoom) -> Option<Ve
         uuid: uuids[index].clone(),
         index: index as u32,
         model: model.clone(),
-        numa_node: None,
+        topology: Topology::default(),
         units: Units(WHOLE),
         free: Units(u32::from(*free)),
         free_cores: Cores::ALL,

@@ -171,10 +171,12 @@ fn script(gpus: &[Gpu]) -> Value {
     json!({"driver": DRIVERS[1], "cards": gpus.iter().map(simulated_gpu).collect::<Vec<_>>()})
 }
 
+/// GPUs 0 and 2 are linked by NVLink, and so are 1 and 3.
 fn simulated_gpu(gpu: &Gpu) -> Value {
+    let linked = (gpu.minor + GPUS / 2) % GPUS;
     json!({
         "uuid": gpu.uuid, "index": gpu.minor, "minor": gpu.minor, "model": "NVIDIA A10", "memoryMiB": GPU_MIB,
-        "numaNode": 0, "usedMiB": 0, "utilisation": 0, "temperature": 40, "powerMilliwatt": 30000,
+        "numaNode": 0, "linked": [linked], "usedMiB": 0, "utilisation": 0, "temperature": 40, "powerMilliwatt": 30000,
         "healthy": true, "xid": null
     })
 }

@@ -7,15 +7,16 @@ use super::assign::assign;
 use super::no_fit::{NoFit, why_no_fit};
 use crate::gpu::choice_rule::Preference;
 use crate::gpu::fragmentation::{Cost, Measure, MeasuredNode};
-use crate::gpu::{ChoiceRule, FreeGpu, GpuRequest, GpuShare};
+use crate::gpu::{ChoiceRule, FreeGpu, GpuRequest, GpuSet, GpuShare, Topology};
 
 /// The cost of a GPU that the largest share does not fit.
 const COST_OF_NO_FIT: Cost = Cost(i64::MAX);
 
 /// Chooses the GPUs for a request by the request's own strategy or else that of the rule. `cpu` is the node's free
-/// CPU, in thousandths of a core. Of equal GPUs it takes one on the NUMA node with the least free memory, so that
-/// other NUMA nodes stay whole, and there the one with the lowest index. Several GPUs are on one NUMA node where that
-/// is possible. CPU is no reason to reject a node here: kube-scheduler counts it.
+/// CPU, in thousandths of a core. Of equal GPUs it takes one that has the least free memory near it ([`free_near`]), so
+/// that others stay whole, and of these the one with the lowest index. Several GPUs are all linked by NVLink where that
+/// is no worse by the strategy, and else on one NUMA node where that is possible. CPU is no reason to reject a node
+/// here: kube-scheduler counts it.
 ///
 /// # Errors
 ///
@@ -27,17 +28,19 @@ pub fn choose<'a>(
     rule: &ChoiceRule,
 ) -> Result<Choice, NoFit> {
     let mut all: Vec<&FreeGpu> = gpus.into_iter().collect();
-    let numa = numa_free(&all);
-    match rule.preference(request) {
+    let near = free_near(&all);
+    let picked = match rule.preference(request) {
         Preference::Cheapest(measure) => return cheapest(measure, &all, cpu, request),
         Preference::Fullest => {
-            all.sort_by_cached_key(|gpu| (gpu.free, numa(gpu), gpu.index));
+            all.sort_by_cached_key(|gpu| (gpu.free, near(gpu), gpu.index));
+            pick(&all, request, free)
         }
         Preference::Emptiest => {
-            all.sort_by_cached_key(|gpu| (Reverse(gpu.free), Reverse(numa(gpu)), gpu.index));
+            all.sort_by_cached_key(|gpu| (Reverse(gpu.free), Reverse(near(gpu)), gpu.index));
+            pick(&all, request, |gpus| Reverse(free(gpus)))
         }
-    }
-    let chosen = pick(&all, request).ok_or_else(|| why_no_fit(&all, request))?;
+    };
+    let chosen = picked.ok_or_else(|| why_no_fit(&all, request))?;
     Ok(choice(&chosen, request, None))
 }
 
@@ -55,9 +58,9 @@ fn cheapest(
     request: &GpuRequest,
 ) -> Result<Choice, NoFit> {
     let share = request.largest();
-    let numa = numa_free(gpus);
+    let near = free_near(gpus);
     let node = MeasuredNode::new(measure, cpu, gpus);
-    let mut priced: Vec<(Cost, u64, u32, &FreeGpu)> = Vec::with_capacity(gpus.len());
+    let mut priced: Vec<(Cost, FreeNear, u32, &FreeGpu)> = Vec::with_capacity(gpus.len());
     for (at, gpu) in gpus.iter().enumerate() {
         let cost = if gpu.fits(share, request) {
             let alike = priced
@@ -70,40 +73,106 @@ fn cheapest(
         } else {
             COST_OF_NO_FIT
         };
-        priced.push((cost, numa(gpu), gpu.index, gpu));
+        priced.push((cost, near(gpu), gpu.index, gpu));
     }
-    priced.sort_by_key(|(cost, numa, index, _)| (*cost, *numa, *index));
+    priced.sort_by_key(|(cost, near, index, _)| (*cost, *near, *index));
     let by_cost: Vec<&FreeGpu> = priced.iter().map(|(.., gpu)| *gpu).collect();
-    let chosen = pick(&by_cost, request).ok_or_else(|| why_no_fit(gpus, request))?;
-    let mut shares = Vec::with_capacity(chosen.len());
-    for (gpu, share) in chosen.iter().zip(request.shares()) {
-        let position = gpus.iter().position(|other| std::ptr::eq(*other, *gpu));
-        shares.extend(position.map(|at| (at, *share)));
-    }
-    Ok(choice(&chosen, request, Some(node.cost(request.cpu(), &shares))))
+    let cost_of = |chosen: &[&FreeGpu]| {
+        let mut shares = Vec::with_capacity(chosen.len());
+        for (gpu, share) in chosen.iter().zip(request.shares()) {
+            let position = gpus.iter().position(|other| std::ptr::eq(*other, *gpu));
+            shares.extend(position.map(|at| (at, *share)));
+        }
+        node.cost(request.cpu(), &shares)
+    };
+    let price = |chosen: &[&FreeGpu]| (cost_of(chosen), free(chosen));
+    let chosen = pick(&by_cost, request, price).ok_or_else(|| why_no_fit(gpus, request))?;
+    Ok(choice(&chosen, request, Some(cost_of(&chosen))))
 }
 
-/// Units free on the open GPUs of a GPU's NUMA node; 0 if that is not known.
-pub(in crate::gpu) fn numa_free(gpus: &[&FreeGpu]) -> impl Fn(&FreeGpu) -> u64 + use<> {
-    let mut free: Vec<(u32, u64)> = Vec::new();
+/// Units free on the open GPUs that a GPU reaches over NVLink, and on those of its NUMA node; each 0 where there are
+/// none, or that is not known.
+pub(in crate::gpu) type FreeNear = (u64, u64);
+
+/// What is free near each GPU.
+pub(in crate::gpu) fn free_near(gpus: &[&FreeGpu]) -> impl Fn(&FreeGpu) -> FreeNear + use<> {
+    let mut open: Vec<(u32, Topology, u64)> = Vec::with_capacity(gpus.len());
     for gpu in gpus.iter().filter(|gpu| gpu.is_open()) {
-        let Some(node) = gpu.numa_node else { continue };
-        let units = u64::from(gpu.free.0);
-        match free.iter_mut().find(|(known, _)| *known == node) {
-            Some((_, sum)) => *sum += units,
-            None => free.push((node, units)),
-        }
+        open.push((gpu.index, gpu.topology, u64::from(gpu.free.0)));
     }
     move |gpu| {
-        gpu.numa_node
-            .and_then(|node| free.iter().find(|(known, _)| *known == node).map(|(_, sum)| *sum))
-            .unwrap_or(0)
+        let Topology { numa_node, linked } = gpu.topology;
+        let mut near = (0, 0);
+        for (index, other, free) in &open {
+            if linked.contains(*index) {
+                near.0 += free;
+            }
+            if numa_node.is_some() && other.numa_node == numa_node {
+                near.1 += free;
+            }
+        }
+        near
     }
 }
 
-/// The first of `gpus`, in their order, that fit the request; on one NUMA node where that is possible.
-fn pick<'a>(gpus: &[&'a FreeGpu], request: &GpuRequest) -> Option<Vec<&'a FreeGpu>> {
-    on_one_numa_node(gpus, request).or_else(|| assign_all(gpus, request))
+/// GPUs that fit the request, the first in the order of `gpus`: all linked by NVLink where `price` is no higher for it,
+/// and else on one NUMA node where that is possible.
+fn pick<'a, P: Ord>(
+    gpus: &[&'a FreeGpu],
+    request: &GpuRequest,
+    price: impl Fn(&[&FreeGpu]) -> P,
+) -> Option<Vec<&'a FreeGpu>> {
+    let chosen = near(gpus, request, &price)?;
+    if are_linked(&chosen) {
+        return Some(chosen);
+    }
+    match linked(gpus, request, &price) {
+        Some(linked) if price(&linked) <= price(&chosen) => Some(linked),
+        _ => Some(chosen),
+    }
+}
+
+/// Whether each GPU reaches all others over NVLink.
+pub(super) fn are_linked(gpus: &[&FreeGpu]) -> bool {
+    let all: GpuSet = gpus.iter().map(|gpu| gpu.index).collect();
+    gpus.iter().all(|gpu| gpu.with_linked().has_all(all))
+}
+
+/// The GPUs of least `price` for several shares that are all linked. From each GPU on, GPUs are added in their order
+/// that are linked with all before; so the best is found where links are transitive, as behind switches and bridges.
+fn linked<'a, P: Ord>(
+    gpus: &[&'a FreeGpu],
+    request: &GpuRequest,
+    price: impl Fn(&[&FreeGpu]) -> P,
+) -> Option<Vec<&'a FreeGpu>> {
+    let mut fitting = gpus.to_vec();
+    fitting.retain(|gpu| request.shares().iter().any(|share| gpu.fits(*share, request)));
+    let mut tried: Vec<GpuSet> = Vec::new();
+    let mut best: Option<(P, Vec<&FreeGpu>)> = None;
+    for first in &fitting {
+        let (mut group, mut set) = (vec![*first], GpuSet::from_iter([first.index]));
+        for gpu in &fitting {
+            if gpu.index != first.index && gpu.topology.linked.has_all(set) {
+                group.push(gpu);
+                set.add(gpu.index);
+            }
+        }
+        if group.len() < request.shares().len() || tried.contains(&set) {
+            continue;
+        }
+        tried.push(set);
+        let Some(chosen) = near(&group, request, &price) else { continue };
+        let price = price(&chosen);
+        if best.as_ref().is_none_or(|(least, _)| price < *least) {
+            best = Some((price, chosen));
+        }
+    }
+    best.map(|(_, chosen)| chosen)
+}
+
+/// Units free on these GPUs.
+fn free(gpus: &[&FreeGpu]) -> u64 {
+    gpus.iter().map(|gpu| u64::from(gpu.free.0)).sum()
 }
 
 /// Whether GPUs fit a request, without choosing them.
@@ -120,21 +189,25 @@ fn assign_all<'a>(gpus: &[&'a FreeGpu], request: &GpuRequest) -> Option<Vec<&'a 
     assign(gpus, request.shares(), |gpu, share| gpu.fits(share, request))
 }
 
-/// GPUs for several shares on one NUMA node: the one where the chosen GPUs have the fewest free units.
-fn on_one_numa_node<'a>(gpus: &[&'a FreeGpu], request: &GpuRequest) -> Option<Vec<&'a FreeGpu>> {
+/// GPUs for the request on one NUMA node where that is possible for several: the one of least `price`.
+fn near<'a, P: Ord>(
+    gpus: &[&'a FreeGpu],
+    request: &GpuRequest,
+    price: impl Fn(&[&FreeGpu]) -> P,
+) -> Option<Vec<&'a FreeGpu>> {
     if request.shares().len() < 2 {
-        return None;
+        return assign_all(gpus, request);
     }
-    let mut nodes: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.numa_node).collect();
+    let mut nodes: Vec<u32> = gpus.iter().filter_map(|gpu| gpu.topology.numa_node).collect();
     nodes.sort_unstable();
     nodes.dedup();
     let on_node = |node: u32| {
         let mut near = gpus.to_vec();
-        near.retain(|gpu| gpu.numa_node == Some(node));
+        near.retain(|gpu| gpu.topology.numa_node == Some(node));
         assign_all(&near, request)
     };
-    let free = |all: &Vec<&FreeGpu>| all.iter().map(|gpu| u64::from(gpu.free.0)).sum::<u64>();
-    nodes.into_iter().filter_map(on_node).min_by_key(free)
+    let on_one = nodes.into_iter().filter_map(on_node).min_by_key(|all| price(all));
+    on_one.or_else(|| assign_all(gpus, request))
 }
 
 /// Whether a share costs the same on both GPUs.

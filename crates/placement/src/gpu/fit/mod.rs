@@ -13,8 +13,9 @@ use super::{ChoiceRule, ChosenGpu, FreeGpu, GpuFit, GpuRequest, GpuShare, Rating
 use crate::load::Score;
 use crate::units::{GpuId, Units};
 
+use choose::are_linked;
 pub use choose::choose;
-pub(super) use choose::{check, numa_free};
+pub(super) use choose::{FreeNear, check, free_near};
 pub use no_fit::NoFit;
 pub(super) use no_fit::why_no_fit;
 
@@ -40,6 +41,23 @@ pub struct Fit {
     pub outcome: Result<Choice, NoFit>,
     /// The node's rating, as [`NodeGpus::rate`](super::NodeGpus::rate); `None` if the request does not fit.
     pub rating: Option<Rating>,
+}
+
+impl Fit {
+    /// Whether NVLink connects all chosen GPUs with each other; `None` for fewer than two, and where the node reports
+    /// no NVLink.
+    pub fn is_linked(&self) -> Option<bool> {
+        let chosen = &self.outcome.as_ref().ok()?.gpus;
+        let mut gpus = Vec::with_capacity(chosen.len());
+        for (gpu, _) in self.gpus.iter().filter(|(gpu, _)| !gpu.topology.linked.is_empty()) {
+            gpus.push(gpu);
+        }
+        if chosen.len() < 2 || gpus.is_empty() {
+            return None;
+        }
+        gpus.retain(|gpu| chosen.iter().any(|chosen| chosen.uuid == gpu.uuid));
+        Some(gpus.len() == chosen.len() && are_linked(&gpus))
+    }
 }
 
 impl Choice {

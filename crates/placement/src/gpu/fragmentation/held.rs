@@ -52,7 +52,7 @@ impl HeldParts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::{Charge, FreeGpu, GpuIsolation, Sharers};
+    use crate::gpu::{Charge, FreeGpu, GpuIsolation, Sharers, Topology};
     use crate::units::{Cores, PodUid};
 
     #[test]
@@ -61,7 +61,7 @@ mod tests {
             uuid: "GPU-0".into(),
             index: 0,
             model: "A10".into(),
-            numa_node: None,
+            topology: Topology::default(),
             units: Units(16),
             free: Units(1),
             free_cores: Cores::ALL,

@@ -232,7 +232,7 @@ mod tests {
     use crate::gpu::fragmentation::{
         Cost, HeldParts, Measure, MeasuredNode, NodeClass, PodShape, TypicalPods,
     };
-    use crate::gpu::{FreeGpu, GpuIsolation, GpuShare, Patterns, Sharers};
+    use crate::gpu::{FreeGpu, GpuIsolation, GpuShare, Patterns, Sharers, Topology};
     use crate::units::{Cores, GpuModel, Units};
 
     const GPU: u32 = 16;
@@ -272,7 +272,7 @@ mod tests {
             uuid: format!("GPU-{index}").as_str().into(),
             index: index as u32,
             model: GpuModel::from("A10"),
-            numa_node: None,
+            topology: Topology::default(),
             units: Units(GPU),
             free: if index < idle { Units(GPU) } else { Units::ZERO },
             free_cores: Cores::ALL,

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::gpu::{
         BeyondUnits, ChoiceRule, ContainerKind, ContainerRequest, GpuFilter, GpuIsolation,
-        GpuOptions, GpuRequest, GpuUse, Sharers, choose,
+        GpuOptions, GpuRequest, GpuUse, Sharers, Topology, choose,
     };
     use crate::units::Cores;
 
@@ -290,7 +290,7 @@ mod tests {
             uuid: format!("GPU-{index}").into(),
             index: index as u32,
             model: model.into(),
-            numa_node: None,
+            topology: Topology::default(),
             units: GPU,
             free: Units(*free),
             free_cores: Cores::ALL,

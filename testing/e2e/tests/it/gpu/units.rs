@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::env::TestEnv;
 use crate::support::extender_client::{gpu_units, used_units};
-use crate::support::gpu_audit::audit_on_gpus_of;
+use crate::support::gpu_audit::{audit_on_gpus_of, claim};
 use crate::support::kubelet_checkpoint;
 use crate::support::offers::offered;
 use crate::support::pods::{
@@ -97,6 +97,12 @@ fn to_the_last_one(env: &TestEnv, host: &Node) -> Result<()> {
     let charged = audit_on_gpus_of(env, &running, EACH)?;
     let is_full = charged.values().all(|units| *units == EACH);
     ensure!(charged.len() == usize::from(GPUS) && is_full, "the GPUs are charged {charged:?}");
+    let two_gpus = running.iter().find(|pod| name(pod) == "two-cards").context("it is gone")?;
+    let claimed = claim(two_gpus)?;
+    let mut of_two = host.gpus();
+    of_two.retain(|gpu| claimed.values().any(|shares| shares.contains_key(&gpu.uuid)));
+    let linked: Vec<u8> = of_two.iter().map(|gpu| gpu.minor).collect();
+    ensure!(linked == [0, 2], "two GPUs that NVLink does not connect: {linked:?}");
     every_id_is_held_once(host, &running)?;
     let used = used_units(env, host.name())?;
     ensure!(used == [EACH; GPUS as usize], "the extender counts {used:?}");
