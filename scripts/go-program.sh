@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints the path of a program that is pinned as a Go module in testing/e2e/go: coredns, dashboards, descheduler, helm3, helm4,
-# karpenter (with the cloud provider kwok) or kustomize. It is built when it is needed for the first time, and kept; other
-# pins lead to another folder.
+# Prints the path of a program that is pinned as a Go module in testing/e2e/go: coredns, dashboards, descheduler, helm3,
+# helm4, karpenter (with the cloud provider kwok), kueue or kustomize. It is built when it is needed for the first time,
+# and kept; other pins lead to another folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=$1 set=""
@@ -18,6 +18,7 @@ helm3)
     ;;
 helm4) module=helm/v4 package=helm.sh/helm/v4/cmd/helm ;;
 karpenter) module=karpenter package=sigs.k8s.io/karpenter/kwok ;;
+kueue) module=kueue package=sigs.k8s.io/kueue/cmd/kueue ;;
 kustomize) module=kustomize package=sigs.k8s.io/kustomize/kustomize/v5 ;;
 *) echo "$0: no program is named $name" >&2; exit 1 ;;
 esac

@@ -86,6 +86,7 @@ fn all() -> Vec<Fact> {
         gpu::quota::FACTS,
         gpu::units::FACTS,
         gpu::resource_claims::FACTS,
+        gpu::kueue::FACTS,
         // Before a test restarts the annotator, which forgets what it has learned.
         load::learned::FACTS,
         load::many_nodes::FACTS,

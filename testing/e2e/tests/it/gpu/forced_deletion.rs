@@ -140,16 +140,22 @@ pub(crate) fn delete_by_force(env: &TestEnv, name: &str) -> Result<()> {
 /// Waits until these processes have ended, and returns when. An error if one of them is there after the next pod has a
 /// process.
 pub(crate) fn ends_before_next(env: &TestEnv, old: &[Started]) -> Result<Clock> {
+    end_before(old, || get(env, NEXT))
+}
+
+/// The same for another next pod, which is asked for at each look.
+pub(crate) fn end_before(old: &[Started], next: impl Fn() -> Result<Pod>) -> Result<Clock> {
     wait_for("the deleted pod's processes to end", END, || {
-        let pod = get(env, NEXT)?;
+        let pod = next()?;
         let has_process = !started_of(&pod)?.is_empty();
         // Asked after the other, so that both were there at one time.
         let left = old.iter().filter(|process| is_there(process)).count();
+        let name = name(&pod);
         if phase(&pod) == "Failed" {
-            return Ok(Some(Err(anyhow!("{NEXT} failed: {}", message(&pod)))));
+            return Ok(Some(Err(anyhow!("{name} failed: {}", message(&pod)))));
         }
         if left > 0 && has_process {
-            let both = anyhow!("{NEXT} has a process beside {left} of the deleted pod's");
+            let both = anyhow!("{name} has a process beside {left} of the deleted pod's");
             return Ok(Some(Err(both)));
         }
         Ok((left == 0).then(Clock::now))

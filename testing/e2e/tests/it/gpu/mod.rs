@@ -10,6 +10,7 @@ pub(crate) mod gpu_evictions;
 pub(crate) mod gpus;
 pub(crate) mod isolation;
 pub(crate) mod kubelet_restarts;
+pub(crate) mod kueue;
 pub(crate) mod moves;
 pub(crate) mod plugin_rollouts;
 pub(crate) mod preemption;

@@ -9,11 +9,13 @@ use e2e::Cluster;
 use crate::env::NAMESPACE;
 
 /// File names, and the kubectl arguments whose output they hold.
-const COLLECTED: [(&str, &[&str]); 10] = [
+const COLLECTED: [(&str, &[&str]); 12] = [
     ("pods.txt", &["get", "pods", "--all-namespaces", "-o", "wide"]),
     ("test-pods.txt", &["-n", NAMESPACE, "describe", "pods"]),
     ("test-pods.yaml", &["-n", NAMESPACE, "get", "pods", "-o", "yaml"]),
     ("claims.yaml", &["get", "--all-namespaces", "resourceclaims,resourceslices", "-o", "yaml"]),
+    ("kueue.yaml", &["get", "--all-namespaces", KUEUE, "-o", "yaml"]),
+    ("kueue.log", &["-n", "kueue-system", "logs", "-l", "control-plane", "--tail=-1"]),
     ("nodes.yaml", &["get", "nodes", "-o", "yaml"]),
     ("events.txt", &["get", "events", "--all-namespaces", "--sort-by=.metadata.creationTimestamp"]),
     ("plimsoll-pods.txt", &["-n", "plimsoll", "describe", "pods"]),
@@ -24,6 +26,7 @@ const COLLECTED: [(&str, &[&str]); 10] = [
         &["-n", "kube-system", "logs", "-l", "component=kube-scheduler", "--tail=-1"],
     ),
 ];
+const KUEUE: &str = "jobs,workloads.kueue.x-k8s.io,clusterqueues.kueue.x-k8s.io";
 const PART: &str = "app.kubernetes.io/part-of=plimsoll";
 
 /// Collects everything and returns the folder. A file whose command failed holds the error.

@@ -164,17 +164,23 @@ fn mebibytes(text: &str) -> Result<u64> {
 pub(crate) struct Share {
     pub(crate) mib: u64,
     gpu: Option<String>,
+    class: &'static str,
 }
 
 impl Share {
     /// Memory of any GPU.
     pub(crate) fn of(mib: u64) -> Self {
-        Self { mib, gpu: None }
+        Self { mib, gpu: None, class: CLASS }
     }
 
     /// Memory of the GPU with this UUID.
     pub(crate) fn of_gpu(mib: u64, uuid: &str) -> Self {
-        Self { mib, gpu: Some(uuid.to_owned()) }
+        Self { gpu: Some(uuid.to_owned()), ..Self::of(mib) }
+    }
+
+    /// The same by another DeviceClass.
+    pub(crate) fn by_class(self, class: &'static str) -> Self {
+        Self { class, ..self }
     }
 
     /// The name of its ResourceClaimTemplate.
@@ -191,7 +197,7 @@ impl Share {
     }
 
     fn spec(&self) -> Value {
-        let mut exactly = json!({"deviceClassName": CLASS});
+        let mut exactly = json!({"deviceClassName": self.class});
         // A claim without a capacity gets all of it.
         if self.mib != GPU_MIB {
             exactly["capacity"] = json!({"requests": {"memory": format!("{}Mi", self.mib)}});
