@@ -71,7 +71,7 @@ pub(super) fn claims(
     let asks = request.containers();
     if asks.iter().any(|ask| ask.gpu_use.gpus > 1) {
         notes.push(
-            "by units several GPUs are of one NUMA node where possible, and by claims they need not be; to require it add \
+            "by units several GPUs are linked or of one NUMA node where possible, and by claims they need not be; to require a NUMA node add \
              the constraint `matchAttribute: resource.kubernetes.io/numaNode` to the template"
                 .to_owned(),
         );

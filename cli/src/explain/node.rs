@@ -37,10 +37,7 @@ pub(super) fn write(node: &Node, output: &mut dyn Write) -> Result<()> {
         }
         match gpus.linked {
             Some(true) => writeln!(output, "\nNVLink connects the chosen GPUs.")?,
-            Some(false) => writeln!(
-                output,
-                "\nNVLink does not connect the chosen GPUs: too few that it connects fit, or they cost more."
-            )?,
+            Some(false) => writeln!(output, "\nNVLink does not connect the chosen GPUs.")?,
             None => {}
         }
         if let Some(cost) = gpus.cost {

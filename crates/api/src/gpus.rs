@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::{self, JsonError};
 
-/// The most bytes of the text. 64 GPUs with 1,024 pods between them take some 60 KiB.
+/// The most bytes of the text. 64 GPUs with 1,024 pods between them take some 75 KiB.
 pub const MAX_TEXT: usize = 128 << 10;
 
 /// The most GPUs of a node: more than any machine has.
@@ -119,6 +119,14 @@ pub enum GpusError {
     /// Too many GPUs.
     #[error("{0} GPUs, where at most {MAX_GPUS} are accepted")]
     TooMany(usize),
+    /// A GPU is linked with more than a node may have.
+    #[error("GPU {index}: {links} in `linked`, where at most {MAX_GPUS} are accepted")]
+    TooManyLinks {
+        /// The GPU's index.
+        index: u32,
+        /// GPUs that it names.
+        links: usize,
+    },
     /// Too many pods on one GPU.
     #[error("{pods} pods on GPU {index}, where at most {MAX_PODS} are accepted")]
     TooManyPods {
@@ -184,7 +192,7 @@ impl Gpus {
 impl Gpu {
     fn check(&self) -> Result<(), GpusError> {
         if self.linked.len() > MAX_GPUS {
-            return Err(GpusError::TooMany(self.linked.len()));
+            return Err(GpusError::TooManyLinks { index: self.index, links: self.linked.len() });
         }
         let pods = self.pods.len().max(self.outside_mps.len());
         if pods > MAX_PODS {

@@ -2,8 +2,10 @@
 //!
 //! Invariant: a value that NVML refuses does not affect the other values; only a lost GPU is an error.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper::bitmasks::event::EventTypes;
@@ -35,6 +37,8 @@ const RECOVERY_ACTION: FieldId = FieldId(230);
 #[derive(Debug)]
 pub struct Library {
     nvml: Nvml,
+    /// Whether two GPUs are linked, by their UUIDs: asked once of each two, since links last as long as the driver.
+    links: Mutex<HashMap<(String, String), bool>>,
 }
 
 impl Library {
@@ -45,7 +49,7 @@ impl Library {
     /// driver.
     pub fn open(path: &Path) -> Result<Self, Error> {
         match Nvml::builder().lib_path(path.as_os_str()).init() {
-            Ok(nvml) => Ok(Self { nvml }),
+            Ok(nvml) => Ok(Self { nvml, links: Mutex::default() }),
             Err(reason) => Err(opening(path.to_owned(), reason)),
         }
     }
@@ -68,8 +72,19 @@ impl Library {
         })
     }
 
-    /// Whether the driver lets both GPUs reach each other's memory over NVLink.
-    fn are_linked(&self, one: u32, other: u32) -> Result<bool, NvmlError> {
+    /// Whether the driver lets both GPUs reach each other's memory over NVLink; not, where it does not tell.
+    fn are_linked(&self, one: &Gpu, other: &Gpu) -> bool {
+        let pair = (one.uuid.clone(), other.uuid.clone());
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(linked) = links.get(&pair) {
+            return *linked;
+        }
+        let Ok(linked) = self.ask_link(one.index, other.index) else { return false };
+        links.insert(pair, linked);
+        linked
+    }
+
+    fn ask_link(&self, one: u32, other: u32) -> Result<bool, NvmlError> {
         let (one, other) = (self.nvml.device_by_index(one)?, self.nvml.device_by_index(other)?);
         Ok(one.p2p_status(&other, P2pCapabilitiesIndex::NvLink)? == P2pStatus::Ok)
     }
@@ -81,8 +96,8 @@ impl Probe for Library {
         let mut gpus: Vec<Gpu> = (0..count).filter_map(|index| self.gpu(index)).collect();
         for other in 1..gpus.len() {
             for one in 0..other {
-                let (first, second) = (gpus[one].index, gpus[other].index);
-                if self.are_linked(first, second).unwrap_or(false) {
+                if self.are_linked(&gpus[one], &gpus[other]) {
+                    let (first, second) = (gpus[one].index, gpus[other].index);
                     gpus[one].linked.push(second);
                     gpus[other].linked.push(first);
                 }

@@ -142,6 +142,8 @@ impl Explainer<'_> {
             cost_to_gpus: by_gpus.cost(),
             gpus: fit.as_ref().map(|fit| out::ExplainedGpus {
                 in_mib: self.decision.by_claims.is_some(),
+                // kube-scheduler chooses the GPUs of claims.
+                linked: fit.is_linked().filter(|_| self.decision.by_claims.is_none()),
                 ..explain_gpus(gpus, fit, by_gpus.score())
             }),
         }
@@ -248,7 +250,7 @@ fn explain_gpus(gpus: &NodeGpus, fit: &Fit, score: Score) -> out::ExplainedGpus 
         exclusive: fit.largest_share.exclusive,
         count: u32::try_from(fit.count).unwrap_or(u32::MAX),
         chosen: fit.outcome.as_ref().map_or_else(|_| Vec::new(), indexes),
-        linked: fit.is_linked(),
+        linked: None,
         gpus: explained,
         score: score.get(),
         cost: match fit.rating {

@@ -1,8 +1,7 @@
 //! A GPU with what is free of it, and whether a share of a request fits it.
 
 use super::{
-    Closed, Excess, GpuFilter, GpuIsolation, GpuRequest, GpuSet, GpuShare, Sharers, Sharing,
-    Topology,
+    Closed, Excess, GpuFilter, GpuIsolation, GpuRequest, GpuShare, Sharers, Sharing, Topology,
 };
 use crate::units::{Cores, GpuId, GpuModel, Units};
 
@@ -92,11 +91,10 @@ pub struct ChosenGpu {
 }
 
 impl FreeGpu {
-    /// It and the GPUs that it reaches over NVLink.
-    pub(super) fn with_linked(&self) -> GpuSet {
-        let mut all = self.topology.linked;
-        all.add(self.index);
-        all
+    /// Whether NVLink connects it with the other GPU.
+    pub(super) fn is_linked_with(&self, other: &Self) -> bool {
+        let (its, others) = (self.topology.linked, other.topology.linked);
+        its.contains(other.index) && others.contains(self.index)
     }
 
     /// Whether a share of this request fits the GPU, or why not.

@@ -26,24 +26,11 @@ impl GpuSet {
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
-
-    /// Whether it has all of these.
-    pub(super) fn has_all(self, others: Self) -> bool {
-        self.0 & others.0 == others.0
-    }
-
-    /// Adds the GPU of this index, which is ignored where it is not below 64.
-    pub(super) fn add(&mut self, index: u32) {
-        if index < MOST {
-            self.0 |= 1 << index;
-        }
-    }
 }
 
 impl FromIterator<u32> for GpuSet {
+    /// Ignores indexes that are not below 64.
     fn from_iter<T: IntoIterator<Item = u32>>(indexes: T) -> Self {
-        let mut all = Self::default();
-        indexes.into_iter().for_each(|index| all.add(index));
-        all
+        Self(indexes.into_iter().filter(|index| *index < MOST).fold(0, |all, it| all | 1 << it))
     }
 }

@@ -92,25 +92,37 @@ fn the_gpu_that_is_filled_best_is_chosen_and_ties_go_to_the_lowest_index() {
     assert_eq!(reserve(&mut ledger, "d", 3), Ok(2));
 }
 
+fn place() -> impl Strategy<Value = Topology> {
+    let linked = prop::collection::vec(0..7_u32, 0..4);
+    (0..2_u32, linked).prop_map(|(numa_node, linked)| Topology {
+        numa_node: Some(numa_node),
+        linked: linked.into_iter().collect(),
+    })
+}
+
 proptest! {
     #[test]
     fn the_gpu_found_by_what_is_free_is_the_one_chosen_of_all(
-        gpus in prop::collection::vec((1..9_u32, 0..9_u32, prop::bool::weighted(0.8)), 0..7),
+        gpus in prop::collection::vec((1..9_u32, 0..9_u32, prop::bool::weighted(0.8), place()), 0..7),
         asked in 1..10_u32,
+        spread in prop::bool::ANY,
     ) {
+        let strategy =
+            if spread { placement::gpu::Strategy::Spread } else { placement::gpu::Strategy::Pack };
+        let rule = ChoiceRule { strategy, measure: None };
         let other = uid("a");
         let request = ask(asked);
-        let gpu = |(index, (units, held, healthy)): (usize, (u32, u32, bool))| {
+        let gpu = |(index, (units, held, healthy, topology)): (usize, (u32, u32, bool, Topology))| {
             let gpu = recorded(gpu(index as u32, units), "other", held.min(units));
-            Gpu { healthy, ..gpu }
+            Gpu { healthy, topology, ..gpu }
         };
         let ledger = ledger(gpus.into_iter().enumerate().map(gpu));
         let node = ledger.read();
         let gpus = node.accounts().iter().map(|account| &account.gpu);
-        let of_all = choose(gpus, None, &request, &RULE);
-        let score = of_all.as_ref().map(|choice| choice.rate(&request, &RULE));
-        prop_assert_eq!(node.rate(&other, &request, &RULE), score.map_err(|why| *why));
-        prop_assert_eq!(node.fit(&other, &request, &RULE), of_all);
+        let of_all = choose(gpus, None, &request, &rule);
+        let score = of_all.as_ref().map(|choice| choice.rate(&request, &rule));
+        prop_assert_eq!(node.rate(&other, &request, &rule), score.map_err(|why| *why));
+        prop_assert_eq!(node.fit(&other, &request, &rule), of_all);
     }
 }
 

@@ -19,11 +19,13 @@ enum Machine {
     Bridges,
     /// Switches between all eight, as in DGX A100 and later; two NUMA nodes.
     Switches,
+    /// The same, but for GPU 3, whose links are down.
+    OneDown,
     /// DGX-1: each has links with four others.
     CubeMesh,
 }
 
-use Machine::{Bridges, CubeMesh, Switches};
+use Machine::{Bridges, CubeMesh, OneDown, Switches};
 
 impl Machine {
     fn linked(self, one: u32, other: u32) -> bool {
@@ -32,6 +34,7 @@ impl Machine {
             && match self {
                 Bridges => one / 2 == other / 2,
                 Switches => true,
+                OneDown => one != 3 && other != 3,
                 CubeMesh => quad || one % 4 == other % 4,
             }
     }
@@ -141,6 +144,33 @@ fn four_of_a_cube_mesh_are_a_quad_and_two_may_lie_across() {
     assert_eq!(across, [2, 6]);
 }
 
+/// The GPUs of ten pods of a quarter of a GPU, one after the other, where that is what all pods ask for: the measure of
+/// fragmentation finds all GPUs equal.
+fn ten_quarters(machine: Machine) -> Vec<u32> {
+    let quarter = request(1, 1);
+    let mut typical = TypicalPods::default();
+    (0..16).for_each(|_| typical.observe(&PodShape::of(&quarter)));
+    let model = "NVIDIA A100".to_owned();
+    let class = NodeClass { count: 4, cpu: Some(64_000), model, gpus: 8, units: Units(UNITS) };
+    let measure = Arc::new(Measure::new(&typical, &HeldParts::default(), &[class]));
+    let rule = ChoiceRule { measure: Some(measure), ..ChoiceRule::default() };
+    let mut free = [UNITS; 8];
+    let mut taken = Vec::new();
+    for _ in 0..10 {
+        let gpu = chosen(&machine.gpus(&free), &rule, &quarter)[0];
+        free[gpu as usize] -= 1;
+        taken.push(gpu);
+    }
+    taken
+}
+
+#[test]
+fn shares_of_one_gpu_fill_one_after_the_other_where_all_cost_the_same() {
+    for machine in [Bridges, Switches, CubeMesh] {
+        assert_eq!(ten_quarters(machine), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2], "{machine:?}");
+    }
+}
+
 /// All sets of so many of eight GPUs.
 fn sets(count: u32) -> impl Iterator<Item = Vec<u32>> {
     (0_u32..256)
@@ -154,7 +184,7 @@ proptest! {
     #[test]
     fn links_change_neither_whether_a_request_fits_nor_its_price_and_decide_where_both_allow(
         free in prop::collection::vec(0..=UNITS, 8),
-        machine in prop::sample::select(vec![Bridges, Switches]),
+        machine in prop::sample::select(vec![Bridges, Switches, OneDown]),
         units in 1..=UNITS,
         count in 2..=4_u32,
         spread in prop::bool::ANY,

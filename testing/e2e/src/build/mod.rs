@@ -1,6 +1,6 @@
 //! Owns everything that is compiled or packed before a cluster can start: Kubernetes of one release, etcd, containerd,
-//! CoreDNS, Plimsoll's own programs, and their container images; and Helm, the
-//! descheduler and Kueue, once they are wanted.
+//! CoreDNS, Plimsoll's own programs, and their container images; and Helm, the descheduler and Kueue, once they are
+//! wanted.
 
 pub mod binaries;
 pub mod descheduler;

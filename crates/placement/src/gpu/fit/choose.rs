@@ -11,6 +11,8 @@ use crate::gpu::{ChoiceRule, FreeGpu, GpuRequest, GpuSet, GpuShare, Topology};
 
 /// The cost of a GPU that the largest share does not fit.
 const COST_OF_NO_FIT: Cost = Cost(i64::MAX);
+/// The most groups of linked GPUs that are compared: eight pairs of 16 GPUs.
+const MOST_GROUPS: usize = 8;
 
 /// Chooses the GPUs for a request by the request's own strategy or else that of the rule. `cpu` is the node's free
 /// CPU, in thousandths of a core. Of equal GPUs it takes one that has the least free memory near it ([`free_near`]), so
@@ -28,14 +30,15 @@ pub fn choose<'a>(
     rule: &ChoiceRule,
 ) -> Result<Choice, NoFit> {
     let mut all: Vec<&FreeGpu> = gpus.into_iter().collect();
-    let near = free_near(&all);
     let picked = match rule.preference(request) {
         Preference::Cheapest(measure) => return cheapest(measure, &all, cpu, request),
         Preference::Fullest => {
+            let near = free_near(&all);
             all.sort_by_cached_key(|gpu| (gpu.free, near(gpu), gpu.index));
             pick(&all, request, free)
         }
         Preference::Emptiest => {
+            let near = free_near(&all);
             all.sort_by_cached_key(|gpu| (Reverse(gpu.free), Reverse(near(gpu)), gpu.index));
             pick(&all, request, |gpus| Reverse(free(gpus)))
         }
@@ -85,13 +88,12 @@ fn cheapest(
         }
         node.cost(request.cpu(), &shares)
     };
-    let price = |chosen: &[&FreeGpu]| (cost_of(chosen), free(chosen));
-    let chosen = pick(&by_cost, request, price).ok_or_else(|| why_no_fit(gpus, request))?;
+    let chosen = pick(&by_cost, request, cost_of).ok_or_else(|| why_no_fit(gpus, request))?;
     Ok(choice(&chosen, request, Some(cost_of(&chosen))))
 }
 
-/// Units free on the open GPUs that a GPU reaches over NVLink, and on those of its NUMA node; each 0 where there are
-/// none, or that is not known.
+/// Units free on the open GPUs that a GPU reaches over NVLink and on itself, and on those of its NUMA node; each 0
+/// where there are no others, or that is not known.
 pub(in crate::gpu) type FreeNear = (u64, u64);
 
 /// What is free near each GPU.
@@ -104,7 +106,7 @@ pub(in crate::gpu) fn free_near(gpus: &[&FreeGpu]) -> impl Fn(&FreeGpu) -> FreeN
         let Topology { numa_node, linked } = gpu.topology;
         let mut near = (0, 0);
         for (index, other, free) in &open {
-            if linked.contains(*index) {
+            if linked.contains(*index) || (*index == gpu.index && !linked.is_empty()) {
                 near.0 += free;
             }
             if numa_node.is_some() && other.numa_node == numa_node {
@@ -127,47 +129,53 @@ fn pick<'a, P: Ord>(
         return Some(chosen);
     }
     match linked(gpus, request, &price) {
-        Some(linked) if price(&linked) <= price(&chosen) => Some(linked),
+        Some((least, linked)) if least <= price(&chosen) => Some(linked),
         _ => Some(chosen),
     }
 }
 
-/// Whether each GPU reaches all others over NVLink.
+/// Whether NVLink connects all of these with each other.
 pub(super) fn are_linked(gpus: &[&FreeGpu]) -> bool {
-    let all: GpuSet = gpus.iter().map(|gpu| gpu.index).collect();
-    gpus.iter().all(|gpu| gpu.with_linked().has_all(all))
+    (1..gpus.len()).all(|at| gpus[..at].iter().all(|gpu| gpu.is_linked_with(gpus[at])))
 }
 
-/// The GPUs of least `price` for several shares that are all linked. From each GPU on, GPUs are added in their order
-/// that are linked with all before; so the best is found where links are transitive, as behind switches and bridges.
+/// The GPUs of least `price` for several shares that are all linked, with that price. From each GPU on, GPUs are added
+/// in their order that are linked with all before; so the best is found where links are transitive, as behind switches
+/// and bridges, and of no more than [`MOST_GROUPS`] kinds.
 fn linked<'a, P: Ord>(
     gpus: &[&'a FreeGpu],
     request: &GpuRequest,
     price: impl Fn(&[&FreeGpu]) -> P,
-) -> Option<Vec<&'a FreeGpu>> {
+) -> Option<(P, Vec<&'a FreeGpu>)> {
     let mut fitting = gpus.to_vec();
+    fitting.retain(|gpu| !gpu.topology.linked.is_empty());
     fitting.retain(|gpu| request.shares().iter().any(|share| gpu.fits(*share, request)));
     let mut tried: Vec<GpuSet> = Vec::new();
     let mut best: Option<(P, Vec<&FreeGpu>)> = None;
     for first in &fitting {
-        let (mut group, mut set) = (vec![*first], GpuSet::from_iter([first.index]));
+        let mut group = vec![*first];
         for gpu in &fitting {
-            if gpu.index != first.index && gpu.topology.linked.has_all(set) {
+            if group.iter().all(|member| member.is_linked_with(gpu)) {
                 group.push(gpu);
-                set.add(gpu.index);
             }
         }
+        let set: GpuSet = group.iter().map(|gpu| gpu.index).collect();
         if group.len() < request.shares().len() || tried.contains(&set) {
             continue;
         }
+        if tried.len() == MOST_GROUPS {
+            break;
+        }
         tried.push(set);
-        let Some(chosen) = near(&group, request, &price) else { continue };
-        let price = price(&chosen);
-        if best.as_ref().is_none_or(|(least, _)| price < *least) {
-            best = Some((price, chosen));
+        for chosen in [near(&group, request, &price), assign_all(&group, request)] {
+            let Some(chosen) = chosen else { continue };
+            let price = price(&chosen);
+            if best.as_ref().is_none_or(|(least, _)| price < *least) {
+                best = Some((price, chosen));
+            }
         }
     }
-    best.map(|(_, chosen)| chosen)
+    best
 }
 
 /// Units free on these GPUs.
@@ -206,7 +214,7 @@ fn near<'a, P: Ord>(
         near.retain(|gpu| gpu.topology.numa_node == Some(node));
         assign_all(&near, request)
     };
-    let on_one = nodes.into_iter().filter_map(on_node).min_by_key(|all| price(all));
+    let on_one = nodes.into_iter().filter_map(on_node).min_by_key(|all| (price(all), free(all)));
     on_one.or_else(|| assign_all(gpus, request))
 }
 
