@@ -29,8 +29,6 @@ const UNITS: &str = "aliyun.com/gpu-mem";
 /// Of a node, and the units of each.
 const GPUS: u64 = 4;
 const GPU_UNITS: u64 = 16;
-/// What a pod asks for.
-const SHARES: [u64; 7] = [2, 3, 4, 5, 8, 11, 16];
 /// Gangs that are there at a time ask for so many times the units.
 const ASKED: f64 = 2.5;
 /// How long a gang runs, in seconds.
@@ -67,6 +65,10 @@ struct Args {
     /// How many nodes of 4 GPUs.
     #[arg(long, default_value_t = 20)]
     nodes: usize,
+
+    /// What a pod asks for: one of these, for all pods of its gang.
+    #[arg(long, value_name = "UNITS", value_delimiter = ',', default_value = "2,3,4,5,8,11,16")]
+    shares: Vec<u64>,
 
     /// Decides the sizes of gangs, the shares of their pods, how long they run, and the kills.
     #[arg(long, default_value_t = 42)]
@@ -155,7 +157,7 @@ async fn run(args: &Args, cluster: &Cluster) -> anyhow::Result<(Seen, usize)> {
         let asked = |gangs: &BTreeMap<String, Gang>| gangs.values().map(|it| it.units).sum::<u64>();
         while made < args.gangs && (asked(&gangs) as f64) < ASKED * capacity as f64 {
             let name = format!("gang-{made:05}");
-            gangs.insert(name.clone(), cluster.make(&name, &mut random).await?);
+            gangs.insert(name.clone(), cluster.make(&name, &args.shares, &mut random).await?);
             made += 1;
         }
         let ended = look(cluster, &mut gangs, capacity, &mut seen, &mut random).await?;
@@ -268,9 +270,15 @@ fn node(at: usize) -> Value {
 
 impl Cluster {
     /// Creates a gang of 2 to 8 equal pods.
-    async fn make(&self, name: &str, random: &mut Xoshiro256PlusPlus) -> anyhow::Result<Gang> {
+    async fn make(
+        &self,
+        name: &str,
+        shares: &[u64],
+        random: &mut Xoshiro256PlusPlus,
+    ) -> anyhow::Result<Gang> {
         let pods = random.random_range(2..=8);
-        let units = SHARES[random.random_range(0..SHARES.len())];
+        ensure!(!shares.is_empty(), "no shares");
+        let units = shares[random.random_range(0..shares.len())];
         let group = json!({
             "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name},
             "spec": {"schedulingPolicy": {"gang": {"minCount": pods}}},

@@ -86,6 +86,8 @@ pub struct Gangs {
 #[derive(Debug, Default)]
 struct Tries {
     groups: HashMap<PodGroup, Group>,
+    /// Groups of which a pod was refused, for [`Gangs::given_up`].
+    refused: HashSet<PodGroup>,
     all: HashMap<u64, Try>,
     /// The try of each pod that has, or had, a place.
     of: HashMap<PodUid, u64>,
@@ -170,15 +172,19 @@ impl Gangs {
     /// The pods whose places end, since kube-scheduler has given their groups up.
     pub fn given_up(&self, now: Timestamp) -> Vec<PodUid> {
         let mut tries = self.tries();
-        let Tries { groups, all, .. } = &mut *tries;
+        let Tries { groups, refused, all, .. } = &mut *tries;
         let mut ended = Vec::new();
-        for group in groups.values_mut().filter(|it| it.has_refused) {
-            if now.duration_since(group.asked_at).abs() >= GIVEN_UP {
-                group.has_refused = false;
+        refused.retain(|name| {
+            let Some(group) = groups.get_mut(name).filter(|it| it.has_refused) else {
+                return false;
+            };
+            group.has_refused = now.duration_since(group.asked_at).abs() < GIVEN_UP;
+            if !group.has_refused {
                 let open = group.open.and_then(|number| all.get(&number));
                 ended.extend(open.into_iter().flat_map(Try::missing).cloned());
             }
-        }
+            group.has_refused
+        });
         ended
     }
 
@@ -302,6 +308,7 @@ impl Tries {
         let Some(known) = self.groups.get_mut(group) else { return };
         if !has_place {
             known.has_refused = true;
+            self.refused.insert(group.clone());
             return;
         }
         let number = *known.open.get_or_insert_with(|| {
