@@ -214,8 +214,10 @@ fn near<'a, P: Ord>(
         near.retain(|gpu| gpu.topology.numa_node == Some(node));
         assign_all(&near, request)
     };
-    let on_one = nodes.into_iter().filter_map(on_node).min_by_key(|all| (price(all), free(all)));
-    on_one.or_else(|| assign_all(gpus, request))
+    let mut on_one: Vec<Vec<&FreeGpu>> = nodes.into_iter().filter_map(on_node).collect();
+    // Asks for no price where there is one.
+    on_one.sort_by_cached_key(|all| (price(all), free(all)));
+    on_one.into_iter().next().or_else(|| assign_all(gpus, request))
 }
 
 /// Whether a share costs the same on both GPUs.
