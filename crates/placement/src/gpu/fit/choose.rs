@@ -15,10 +15,10 @@ const COST_OF_NO_FIT: Cost = Cost(i64::MAX);
 const MOST_GROUPS: usize = 8;
 
 /// Chooses the GPUs for a request by the request's own strategy or else that of the rule. `cpu` is the node's free
-/// CPU, in thousandths of a core. Of equal GPUs it takes one that has the least free memory near it ([`free_near`]), so
-/// that others stay whole, and of these the one with the lowest index. Several GPUs are all linked by NVLink where that
-/// is no worse by the strategy, and else on one NUMA node where that is possible. CPU is no reason to reject a node
-/// here: kube-scheduler counts it.
+/// CPU, in thousandths of a core. Of equal GPUs it takes one that has the least free memory near it, so that others
+/// stay whole, and of these the one with the lowest index. Several GPUs are all linked by NVLink where that is no worse
+/// by the strategy, and else on one NUMA node where that is possible. CPU is no reason to reject a node here:
+/// kube-scheduler counts it.
 ///
 /// # Errors
 ///
