@@ -41,3 +41,12 @@ cat >"$work/kubeconfig" <<EOF
 EOF
 
 create() { "$programs/kubectl" --kubeconfig "$work/kubeconfig" create --validate=false -f "$1" >/dev/null; }
+
+# Writes $work/scheduler.yaml: the shipped configuration with more requests a second, for an extender at that port; with EXTENDER=none for no
+# extender.
+shipped_scheduler() { # PORT
+  sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$1|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
+    -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
+    deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
+  [ "${EXTENDER:-}" != none ] || sed -i '/^extenders:/,/^[a-z]/{/^extenders:/d;/^[a-z]/!d}' "$work/scheduler.yaml"
+}

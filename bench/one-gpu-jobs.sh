@@ -33,10 +33,7 @@ fi
 often=(--kube-api-qps=5000 --kube-api-burst=5000)
 start manager "$programs/kube-controller-manager" --kubeconfig="$work/kubeconfig" --controllers=job-controller --leader-elect=false \
   --secure-port="$(port)" "${often[@]}"
-sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
-  -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
-  deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
-[ "${EXTENDER:-}" = none ] && sed -i '/^extenders:/,/^[a-z]/{/^extenders:/d;/^[a-z]/!d}' "$work/scheduler.yaml"
+shipped_scheduler "$ours"
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" --authorization-always-allow-paths=/metrics
 bound() {
   curl -sk "https://127.0.0.1:$metrics/metrics" | awk '/^scheduler_schedule_attempts_total.*result="scheduled"/ { n += $2 } END { print int(n) }' || true

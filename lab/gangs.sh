@@ -16,9 +16,7 @@ gates=(--feature-gates=GenericWorkload=true)
 api_flags=("${gates[@]}" --runtime-config=scheduling.k8s.io/v1beta1=true)
 . bench/control-plane.sh
 ours=$(port) admin=$(port) metrics=$(port)
-sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
-  -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
-  deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
+shipped_scheduler "$ours"
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" "${gates[@]}"
 target/release/examples/gangs --api "$url" --token bench --metrics "http://127.0.0.1:$admin/metrics" --work "$work" "${@:2}" -- "$extender" \
   --listen-address "127.0.0.1:$ours" --admin-address "127.0.0.1:$admin" --kubeconfig "$work/kubeconfig" \

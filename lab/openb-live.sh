@@ -37,10 +37,7 @@ until curl -sf "http://127.0.0.1:$admin/readyz" >/dev/null; do
   sleep 0.2
 done
 
-sed -e "s|scheduler-extender.plimsoll.svc:19100|127.0.0.1:$ours|" -e "s|/etc/kubernetes/scheduler.conf|$work/kubeconfig|" \
-  -e 's|leaderElect: true|leaderElect: false|' -e 's|^clientConnection:|&\n  qps: 5000\n  burst: 5000|' \
-  deploy/chart/kube-scheduler/shipped.yaml >"$work/scheduler.yaml"
-[ "${EXTENDER:-}" = none ] && sed -i '/^extenders:/,/^[a-z]/{/^extenders:/d;/^[a-z]/!d}' "$work/scheduler.yaml"
+shipped_scheduler "$ours"
 began=$SECONDS
 start scheduler "$programs/kube-scheduler" --config="$work/scheduler.yaml" --secure-port="$metrics" --authorization-always-allow-paths=/metrics
 

@@ -11,6 +11,8 @@ use placement::units::{Cores, Units};
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 
 const UNITS: u32 = 4;
+/// Halves and whole GPUs, one or two of them.
+const MIXED: [(u32, u32); 3] = [(2, 1), (4, 1), (4, 2)];
 
 /// Which GPUs a machine's NVLink connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +85,10 @@ fn request(units: u32, gpus: u32) -> GpuRequest {
     request.with_cpu(1_000).with_beyond_units(BeyondUnits::ALL)
 }
 
-/// Usual pods: halves and whole GPUs, one or two of them.
-fn least_fragmentation() -> ChoiceRule {
+/// The measure of fragmentation where pods of these units of each of so many GPUs are usual, each as often.
+fn least_fragmentation(usual: &[(u32, u32)]) -> ChoiceRule {
     let mut typical = TypicalPods::default();
-    for (units, gpus) in [(2, 1), (4, 1), (4, 2)].repeat(8) {
+    for (units, gpus) in usual.repeat(16) {
         typical.observe(&PodShape::of(&request(units, gpus)));
     }
     let model = "NVIDIA A100".to_owned();
@@ -101,7 +103,7 @@ fn chosen(gpus: &[FreeGpu], rule: &ChoiceRule, request: &GpuRequest) -> Vec<u32>
 
 #[test]
 fn two_gpus_are_a_pair_with_a_bridge_though_that_is_not_one_numa_node() {
-    for rule in [ChoiceRule::BEST_FIT, least_fragmentation()] {
+    for rule in [ChoiceRule::BEST_FIT, least_fragmentation(&MIXED)] {
         // GPU 0 is in use, so that the first two that are free have no bridge.
         let mut pair = chosen(&Bridges.gpus(&[2, 4, 4, 4]), &rule, &request(4, 2));
         pair.sort_unstable();
@@ -111,7 +113,7 @@ fn two_gpus_are_a_pair_with_a_bridge_though_that_is_not_one_numa_node() {
 
 #[test]
 fn one_gpu_leaves_the_pairs_whole() {
-    for rule in [ChoiceRule::BEST_FIT, least_fragmentation()] {
+    for rule in [ChoiceRule::BEST_FIT, least_fragmentation(&MIXED)] {
         assert_eq!(chosen(&Bridges.gpus(&[4, 4, 0, 4]), &rule, &request(4, 1)), [3]);
     }
 }
@@ -147,17 +149,11 @@ fn four_of_a_cube_mesh_are_a_quad_and_two_may_lie_across() {
 /// The GPUs of ten pods of a quarter of a GPU, one after the other, where that is what all pods ask for: the measure of
 /// fragmentation finds all GPUs equal.
 fn ten_quarters(machine: Machine) -> Vec<u32> {
-    let quarter = request(1, 1);
-    let mut typical = TypicalPods::default();
-    (0..16).for_each(|_| typical.observe(&PodShape::of(&quarter)));
-    let model = "NVIDIA A100".to_owned();
-    let class = NodeClass { count: 4, cpu: Some(64_000), model, gpus: 8, units: Units(UNITS) };
-    let measure = Arc::new(Measure::new(&typical, &HeldParts::default(), &[class]));
-    let rule = ChoiceRule { measure: Some(measure), ..ChoiceRule::default() };
+    let rule = least_fragmentation(&[(1, 1)]);
     let mut free = [UNITS; 8];
     let mut taken = Vec::new();
     for _ in 0..10 {
-        let gpu = chosen(&machine.gpus(&free), &rule, &quarter)[0];
+        let gpu = chosen(&machine.gpus(&free), &rule, &request(1, 1))[0];
         free[gpu as usize] -= 1;
         taken.push(gpu);
     }
