@@ -127,6 +127,8 @@ function Detail({ node, row }) {
     node.load && ['score', node.load.score],
     ...(node.load?.costs ?? []).map(cost => [cost.text, `${decimal(cost.points)} points`]),
     row?.unplaced > 0 && ['units on no GPU yet', row.unplaced],
+    node.bands?.cpu !== undefined && ['band for pods without GPUs', `${node.bands.cpu} of 0 to 7`],
+    node.bands?.gpu !== undefined && ['band for pods with GPUs', `${node.bands.gpu} of 0 to 7`],
   ];
   return html`<${Facts} facts=${facts} />
     ${node.backedOff && html`<p class="notice">Backed off: no GPU pods of some or all namespaces for a while, because

@@ -182,10 +182,11 @@ impl Cluster {
         }
         let any = format!("deployment/{EXTENDER}");
         match Forward::open(&self.kubectl, namespace, &any, &[INSPECT_PORT]) {
-            Err(Failure::NotFound(_)) => bail!(
+            Err(Failure::NotFound(_)) => Err(Failure::NotFound(format!(
                 "there is no extender in namespace {namespace}: install Plimsoll, name its namespace with \
                  --plimsoll-namespace, or the extender's address with --extender"
-            ),
+            ))
+            .into()),
             other => Ok(other?),
         }
     }

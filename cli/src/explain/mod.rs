@@ -1,5 +1,6 @@
 //! `plimsoll why`: why a pod is where it is, or waits, node by node.
 
+mod by_bands;
 mod lead;
 mod manifest;
 mod node;
@@ -19,13 +20,17 @@ use crate::format::printable;
 use crate::output::write_form;
 use crate::table::NONE;
 
-/// Requests the explanation of the pod from the extender and writes its answer, as tables or in another form.
+/// Requests the explanation of the pod from the extender and writes its answer, as tables or in another form. Without
+/// an extender it shows by which bands of nodes its scheduler goes.
 ///
 /// # Errors
 ///
-/// If the extender does not answer, or does not have the pod or the node.
+/// If the extender does not answer, or does not have the pod or the node; if there are neither it nor bands.
 pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.query.access);
+    if let Err(absent) = cluster.extender() {
+        return by_bands::why(flags, &cluster, absent, output);
+    }
     let explained = request(flags, &cluster)?;
     if let Some(node) = &flags.node {
         if explained.nodes.is_empty() {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::command::{assert_golden, run};
 use crate::server::extender;
-use crate::world::{Extender, World};
+use crate::world::{BINDINGS, Extender, World};
 
 /// Under crane's policy; one node of each verdict.
 const LOAD: &str = include_str!("../fixtures/explain.json");
@@ -266,4 +266,65 @@ fn a_manifests_pod_is_sent_as_it_is() {
     let asked = value(asked.strip_prefix("POST /explain HTTP/1.1 ").unwrap());
     assert_eq!(asked["Pod"]["metadata"], json!({"name": "t", "namespace": "shop"}));
     assert_eq!(asked["NodeNames"], json!(["ip-10-0-1-17"]));
+}
+
+/// A cluster with the annotator alone.
+fn without_extender(nodes: &Value, pod: &Value) -> World {
+    let account = json!({"kind": "ServiceAccount", "name": "annotator", "namespace": "plimsoll"});
+    let annotator = json!({"metadata": {"name": "plimsoll-annotator"}, "subjects": [account]});
+    let not_found =
+        "Error from server (NotFound): deployments.apps \"scheduler-extender\" not found";
+    World::new()
+        .answer("config view --minify", "shop")
+        .json(BINDINGS, &json!({"items": [annotator]}))
+        .fails("get lease plimsoll-scheduler-extender", not_found)
+        .fails("port-forward", not_found)
+        .json("get nodes", &json!({"items": nodes}))
+        .json("get pod web-0 --namespace=shop", pod)
+}
+
+fn banded(name: &str, bands: [&str; 2], taints: &Value) -> Value {
+    let mut labels = json!({});
+    for (key, band) in [("plimsoll.dev/cpu-band", bands[0]), ("plimsoll.dev/gpu-band", bands[1])] {
+        if !band.is_empty() {
+            labels[key] = json!(band);
+        }
+    }
+    json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}})
+}
+
+#[test]
+fn without_an_extender_the_bands_are_shown_that_the_pod_prefers() {
+    let hot = json!([{"key": "k", "value": "plimsoll-hot", "effect": "PreferNoSchedule"}]);
+    let none = json!([]);
+    let nodes = json!([
+        banded("new", ["", ""], &none),
+        banded("b", ["4", "0"], &none),
+        banded("hot", ["0", ""], &hot),
+        banded("a", ["4", "5"], &none),
+        banded("low", ["2", "7"], &none),
+        banded("strange", ["8", "7"], &none),
+    ]);
+    let term = |key: &str| json!({"weight": 57, "preference": {"matchExpressions": [{"key": key, "operator": "Exists"}]}});
+    let mut pod = json!({"metadata": {"name": "web-0"}, "spec": {"nodeName": "b", "affinity": {"nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [term("team"), term("plimsoll.dev/cpu-band")]}}}});
+    let world = without_extender(&nodes, &pod);
+    assert_golden("explain-by-bands.txt", &world.run(&["why", "web-0"]).success());
+    let written = world.run(&["why", "web-0", "-o", "json", "--node", "low"]).success();
+    let expected = json!({"namespace": "shop", "pod": "web-0", "node": "b", "label": "plimsoll.dev/cpu-band",
+        "nodes": [{"name": "low", "band": 2, "hot": false}]});
+    assert_eq!(value(&written), expected);
+    let written = world.run(&["why", "pod/web-0", "--limit=1"]).success();
+    assert!(
+        written.contains("\n*   b      4") && written.contains("and 4 more nodes"),
+        "{written}"
+    );
+
+    pod["spec"]["affinity"] = json!(null);
+    let written = without_extender(&nodes, &pod).run(&["why", "web-0"]).success();
+    assert!(written.contains("Prefers:    no node by its band\n"), "{written}");
+
+    let nodes = json!([banded("a", ["", ""], &hot)]);
+    let error = without_extender(&nodes, &pod).run(&["why", "web-0"]).failure();
+    assert!(error.contains("there is no extender in namespace plimsoll"), "{error}");
 }

@@ -36,12 +36,26 @@ pub struct NodeDetail {
     /// Its bytes of memory; absent if the Node does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<f64>,
+    /// Its bands, 0 to 7, of which pods of other schedulers prefer lower ones; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bands: Option<Bands>,
     /// Whether it takes no GPU pods of some or all namespaces for a while, because its kubelet refused several.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub backed_off: bool,
     /// Its GPUs, by index.
     #[serde(rename = "cards")]
     pub gpus: Vec<ChargedGpu>,
+}
+
+/// A node's bands, by its labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Bands {
+    /// For pods without GPUs; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u8>,
+    /// For pods with GPUs; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u8>,
 }
 
 /// The GPUs of all nodes.

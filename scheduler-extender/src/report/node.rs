@@ -1,7 +1,10 @@
 //! Everything about one node.
 
-use api::node::NodeDetail;
+use api::node::{Bands, NodeDetail};
 use api::state::Replica;
+use placement::bands::Band;
+use placement::names::Names;
+use placement::selector::Labels;
 use placement::units::NodeName;
 
 use super::gpus::node_gpus;
@@ -33,7 +36,15 @@ pub fn node_detail(decider: &Decider, name: &str, replica: Replica) -> Option<No
         requested_cpu: load.and_then(|load| load.requested_cpu),
         cpu: load.and_then(|load| load.capacity.cpu),
         memory: load.and_then(|load| load.capacity.memory),
+        bands: load.and_then(|load| bands(&load.labels, &decider.names)),
         backed_off: back_off.is_some_and(|back_off| back_off.is_on(now)),
         gpus: gpus.map_or_else(Vec::new, |gpus| node_gpus(&decider.view, &node, gpus, now)),
     })
+}
+
+/// The bands that the annotator has written.
+fn bands(labels: &Labels, names: &Names) -> Option<Bands> {
+    let read = |key: &str| labels.get(key).and_then(|text| Band::parse(text)).map(Band::number);
+    let bands = Bands { cpu: read(&names.cpu_band()), gpu: read(&names.gpu_band()) };
+    (bands != Bands { cpu: None, gpu: None }).then_some(bands)
 }

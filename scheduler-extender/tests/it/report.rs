@@ -2,7 +2,7 @@
 
 use api::capacity::Capacity;
 use api::decisions::{Decided, Decisions, Lack, Nearest};
-use api::node::{AllGpus, NodeDetail};
+use api::node::{AllGpus, Bands, NodeDetail};
 use api::policy_check::PolicyCheck;
 use api::state::State;
 use jiff::SignedDuration;
@@ -132,6 +132,18 @@ async fn gpus_name_their_pods_and_what_each_holds() {
     assert_eq!(cool.load.unwrap().limits[0].reading.value, Some(0.13));
     assert_eq!(rig.get_status("/v1/nodes/none").await.0, 404);
     assert_eq!(rig.get_status("/v1/nodes/a%2Fb%3F").await.0, 400);
+}
+
+#[tokio::test]
+async fn a_node_has_the_bands_of_its_labels() {
+    let (sim, rig) = cluster().await;
+    let first: State = get(&rig, "/v1/state").await;
+    let cool = loaded_node("cool", 0.26, NOW).label("plimsoll.dev/cpu-band", "2");
+    sim.put(cool.label("plimsoll.dev/gpu-band", "8"));
+    update(&rig, &first).await;
+    let [cool, busy] = ["cool", "busy"].map(|name| format!("/v1/nodes/{name}"));
+    assert_eq!(get::<NodeDetail>(&rig, &cool).await.bands, Some(Bands { cpu: Some(2), gpu: None }));
+    assert_eq!(get::<NodeDetail>(&rig, &busy).await.bands, None);
 }
 
 #[tokio::test]
