@@ -355,7 +355,7 @@ impl NodeBands {
         let Some(shape) = node.shape else { return found };
         let gpu = (shape.gpus > 0).then(|| Band::of_gpus(name));
         let cpu = found.cpu.filter(|_| !node.is_reshaped);
-        Bands { gpu, cpu: Some(Band::of_cpu(shape, above, cpu)) }
+        Bands { gpu, cpu: Some(Band::of_cpu(shape.band(name), above, cpu)) }
     }
 
     /// The bands that are on the Node.

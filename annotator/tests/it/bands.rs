@@ -86,7 +86,7 @@ async fn nodes_are_labelled_at_once_and_moved_by_their_load_in_bursts() {
 }
 
 #[tokio::test]
-async fn nodes_with_gpus_come_after_others_by_their_cores_for_each_gpu() {
+async fn nodes_with_gpus_come_after_others() {
     let world = World::with_node().await;
     world.exporter.say("no JSON");
     world.sim.change(NODES, "", "a", |node| {

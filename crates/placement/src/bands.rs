@@ -11,10 +11,8 @@ use crate::units::NodeName;
 
 /// How many there are.
 pub const BANDS: u8 = 8;
-/// A node without GPUs, of a load that is typical, is in this one, and those with GPUs come after it.
-const MIDDLE: u8 = 3;
-/// CPU for each GPU, in cores, from which on a node with GPUs is no worse than one without.
-const AMPLE: f64 = 64.0;
+/// CPU for each GPU, in cores, from which on other pods leave enough of it to those with GPUs.
+const AMPLE: f64 = 32.0;
 /// By how much two loads differ, as fractions of a node, that are one band apart.
 const WIDTH: f64 = 0.125;
 /// How far outside its band a node's load must be for another one, in bands.
@@ -25,6 +23,9 @@ const SLACK: f64 = 0.5;
 pub struct Band(u8);
 
 impl Band {
+    /// For pods without GPUs, of a node without GPUs whose load is typical.
+    pub const MIDDLE: Self = Self(3);
+
     /// Reads what [`fmt::Display`] writes; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let [digit @ b'0'..=b'7'] = text.as_bytes() else { return None };
@@ -32,8 +33,8 @@ impl Band {
     }
 
     /// Its number, 0 to 7.
-    pub fn number(self) -> i64 {
-        self.0.into()
+    pub fn number(self) -> u8 {
+        self.0
     }
 
     /// The band for pods with GPUs. Nodes fill up in one order, whatever their load, so that whole GPUs stay free on
@@ -44,12 +45,11 @@ impl Band {
         Self(((hash ^ (hash >> 32)) % u64::from(BANDS)) as u8)
     }
 
-    /// The band for pods without GPUs, of a node in the band `now`. `above` is its load less what is typical, a
-    /// fraction of the node, where that is known.
-    pub fn of_cpu(shape: Shape, above: Option<f64>, now: Option<Self>) -> Self {
-        let middle = shape.band();
-        let Some(above) = above else { return now.unwrap_or(Self(middle)) };
-        let place = f64::from(middle) + 0.5 + above / WIDTH;
+    /// The band for pods without GPUs, of a node in the band `now`, and in `middle` at a typical load. `above` is its
+    /// load less what is typical, a fraction of the node, where that is known.
+    pub fn of_cpu(middle: Self, above: Option<f64>, now: Option<Self>) -> Self {
+        let Some(above) = above else { return now.unwrap_or(middle) };
+        let place = f64::from(middle.0) + 0.5 + above / WIDTH;
         if let Some(now) = now {
             let (from, to) = (f64::from(now.0) - SLACK, f64::from(now.0) + 1.0 + SLACK);
             if (from..to).contains(&place) {
@@ -76,16 +76,19 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// One band more for each halving of the cores for each GPU, to the last one below 8.
-    fn band(self) -> u8 {
+    /// The node's band for pods without GPUs at a typical load. Where a GPU has little CPU, they fill nodes in the
+    /// order of those with GPUs, so that on the last ones whole GPUs stay free with the CPU that goes with them.
+    pub fn band(self, node: &NodeName) -> Band {
+        let Band(middle) = Band::MIDDLE;
         if self.gpus == 0 {
-            return MIDDLE;
+            return Band::MIDDLE;
         }
-        let last = BANDS - 1;
-        let Some(cores) = self.cores else { return last };
-        let halvings = (AMPLE * self.gpus as f64 / cores).log2().ceil();
-        // Not a number of no cores at all.
-        MIDDLE + halvings.clamp(0.0, f64::from(last - MIDDLE)) as u8
+        if self.cores.is_some_and(|cores| cores >= AMPLE * self.gpus as f64) {
+            return Band(middle + 1);
+        }
+        let Band(order) = Band::of_gpus(node);
+        let first = middle + 2;
+        Band(first + order * (BANDS - first) / BANDS)
     }
 }
 
@@ -96,16 +99,23 @@ mod tests {
     use super::*;
 
     fn without_gpus(above: f64, now: Option<u8>) -> u8 {
-        Band::of_cpu(Shape { gpus: 0, cores: None }, Some(above), now.map(Band)).0
+        Band::of_cpu(Band::MIDDLE, Some(above), now.map(Band)).0
     }
 
     #[test]
-    fn less_cpu_for_each_gpu_is_a_later_band() {
-        let shape = |gpus, cores| Shape { gpus, cores: Some(cores) }.band();
-        let shapes =
-            [(0, 4.0), (1, 128.0), (2, 104.0), (2, 64.0), (8, 128.0), (8, 96.0), (8, 32.0)];
-        assert_eq!(shapes.map(|(gpus, cores)| shape(gpus, cores)), [3, 3, 4, 4, 5, 6, 7]);
-        assert_eq!((shape(1, 0.0), Shape { gpus: 1, cores: None }.band()), (7, 7));
+    fn nodes_with_little_cpu_for_each_gpu_come_last_in_the_order_of_gpus() {
+        let mut by_order = [0; BANDS as usize];
+        for number in 0..200 {
+            let node = NodeName::from(format!("gpu-{number:03}"));
+            let band = |gpus, cores| Shape { gpus, cores }.band(&node).0;
+            let ample =
+                [band(0, Some(4.0)), band(0, None), band(1, Some(32.0)), band(4, Some(128.0))];
+            assert_eq!(ample, [3, 3, 4, 4]);
+            let scarce = band(8, Some(255.9));
+            assert_eq!((band(1, Some(0.0)), band(1, None)), (scarce, scarce), "not known");
+            by_order[usize::from(Band::of_gpus(&node).0)] = scarce;
+        }
+        assert_eq!(by_order, [5, 5, 5, 6, 6, 6, 7, 7]);
     }
 
     #[test]
@@ -125,9 +135,8 @@ mod tests {
 
     #[test]
     fn an_unknown_load_leaves_a_node_where_it_is() {
-        let shape = Shape { gpus: 0, cores: None };
-        assert_eq!(Band::of_cpu(shape, None, Some(Band(6))), Band(6));
-        assert_eq!(Band::of_cpu(shape, None, None), Band(MIDDLE));
+        assert_eq!(Band::of_cpu(Band::MIDDLE, None, Some(Band(6))), Band(6));
+        assert_eq!(Band::of_cpu(Band::MIDDLE, None, None), Band::MIDDLE);
     }
 
     #[test]
@@ -142,15 +151,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_band_reads_back_and_is_settled_at_once(
+            name in "[a-z]{1,8}",
             gpus in 0_usize..16,
             cores in proptest::option::of(any::<f64>()),
             above in proptest::option::of(any::<f64>()),
             now in proptest::option::of(0_u8..BANDS),
         ) {
-            let shape = Shape { gpus, cores };
-            let band = Band::of_cpu(shape, above, now.map(Band));
+            let middle = Shape { gpus, cores }.band(&name.as_str().into());
+            let band = Band::of_cpu(middle, above, now.map(Band));
             prop_assert_eq!(Band::parse(&band.to_string()), Some(band));
-            prop_assert_eq!(Band::of_cpu(shape, above, Some(band)), band);
+            prop_assert_eq!(Band::of_cpu(middle, above, Some(band)), band);
         }
 
         #[test]

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
+use placement::bands::Band;
+use placement::load::typical_load;
 use placement::policy::{LoadPolicy, MetricMeaning};
 use placement::reading::{Reading, ReadingCodec};
 use placement::resources::Resource;
@@ -97,7 +99,15 @@ impl Cluster {
         self.delete_all(PODS, "").await?;
         self.delete_all(NODES, "").await?;
         let now = Timestamp::now();
-        let objects: Vec<Value> = nodes.iter().map(|node| self.node(node, now)).collect();
+        let typical = [Node::cpu, Node::memory].map(|load| {
+            let mut loads: Vec<f64> = nodes.iter().map(load).collect();
+            typical_load(&mut loads)
+        });
+        let object = |node: &Node| {
+            let above = (node.cpu() - typical[0]).max(node.memory() - typical[1]);
+            self.node(node, Band::of_cpu(Band::MIDDLE, Some(above), None), now)
+        };
+        let objects: Vec<Value> = nodes.iter().map(object).collect();
         self.create_all(NODES, &objects).await?;
         let others: Vec<Value> = nodes.iter().flat_map(other_pods).collect();
         self.create_all(PODS, &others).await?;
@@ -154,8 +164,10 @@ impl Cluster {
         }
     }
 
-    fn node(&self, node: &Node, now: Timestamp) -> Value {
+    /// Pods look at its band where the policy of node bands is in force.
+    fn node(&self, node: &Node, band: Band, now: Timestamp) -> Value {
         let mut labels = Map::new();
+        labels.insert("plimsoll.dev/cpu-band".to_owned(), band.to_string().into());
         labels.insert("kubernetes.io/hostname".to_owned(), node.name.clone().into());
         if let Some(zone) = node.zone {
             labels.insert("topology.kubernetes.io/zone".to_owned(), zone.into());
@@ -164,7 +176,7 @@ impl Cluster {
         for metric in &self.metrics {
             let used = match MetricMeaning::of(metric).resource {
                 Some(Resource::Memory) => node.memory(),
-                _ => node.cpu,
+                _ => node.cpu(),
             };
             if let Some(used) = Ratio::new(used) {
                 let reading = ReadingCodec::default().encode(&Reading::new(used, now));
@@ -232,7 +244,7 @@ fn text<'a>(object: &'a Value, path: &str) -> anyhow::Result<&'a str> {
 /// The pods that made the node's load. They were bound without a scheduler, so readings show them.
 fn other_pods(node: &Node) -> Vec<Value> {
     let share = 1.0 / f64::from(OTHERS);
-    let requests = requests(requested(node.cpu) * share, requested(node.memory()) * share);
+    let requests = requests(requested(node.cpu()) * share, requested(node.memory()) * share);
     let pod = |number: u32| {
         json!({"kind": "Pod", "apiVersion": "v1",
             "metadata": {"name": format!("other-{}-{number}", node.name), "labels": {"app": "other"}},

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use placement::bands::{Band, Shape};
 use placement::names::Names;
 use placement::reading::{Reading, ReadingCodec};
-use placement::units::Ratio;
+use placement::units::{NodeName, Ratio};
 use serde_json::{Value, json};
 
 use super::arrivals::{arrivals, node_order};
@@ -162,10 +162,11 @@ fn node(trace: &Trace, at: usize, kind: &NodeKind, now: Timestamp) -> Value {
     // As the annotator writes them; without the admission policy no pod prefers them.
     let (names, shape) =
         (Names::default(), Shape { gpus: kind.gpus, cores: Some(kind.cpu as f64 / 1000.0) });
+    let node = NodeName::from(name.as_str());
     let labels = json!({
         "kubernetes.io/hostname": name,
-        names.gpu_band(): Band::of_gpus(&name.as_str().into()).to_string(),
-        names.cpu_band(): Band::of_cpu(shape, None, None).to_string(),
+        names.gpu_band(): Band::of_gpus(&node).to_string(),
+        names.cpu_band(): shape.band(&node).to_string(),
     });
     json!({
         "apiVersion": "v1", "kind": "Node",

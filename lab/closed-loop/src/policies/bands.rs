@@ -4,7 +4,7 @@
 //! Each node is read once a minute. Bands are written in one burst every half hour, by the mean of looks since the last
 //! one; the taint a minute after a load has crossed the shipped policy's limit.
 
-use placement::bands::{Band, Shape};
+use placement::bands::Band;
 use placement::load::typical_load;
 use placement::taint::clear_line;
 
@@ -27,7 +27,6 @@ const LAST: i64 = 50;
 const OF_A_BAND: i64 = 7;
 /// Points of a node without the taint, by the weights of TaintToleration (3) and NodeAffinity (2).
 const UNTAINTED: i64 = 150;
-const WITHOUT_GPUS: Shape = Shape { gpus: 0, cores: None };
 
 #[derive(Clone)]
 pub(super) struct NodeBands {
@@ -74,7 +73,7 @@ impl NodeBands {
         for node in &mut self.nodes {
             let (sum, looks) = std::mem::take(&mut node.above);
             let above = (looks > 0).then(|| sum / f64::from(looks));
-            let band = Band::of_cpu(WITHOUT_GPUS, above, Some(node.band));
+            let band = Band::of_cpu(Band::MIDDLE, above, Some(node.band));
             self.writes += u64::from(band != node.band);
             node.band = band;
         }
@@ -99,7 +98,7 @@ impl Policy for NodeBands {
         let new = || Node {
             samples: [Samples::new(WINDOW), Samples::new(WINDOW)],
             above: (0.0, 0),
-            band: Band::of_cpu(WITHOUT_GPUS, None, None),
+            band: Band::MIDDLE,
             over: None,
             is_hot: false,
         };
@@ -131,7 +130,7 @@ impl Policy for NodeBands {
     }
 
     fn score(&mut self, _pod: &PodView, nodes: &[NodeId], points: &mut [i64], _now: Step) {
-        let sum = |node: &NodeId| LAST + OF_A_BAND * (7 - self.nodes[*node].band.number());
+        let sum = |node: &NodeId| LAST + OF_A_BAND * i64::from(7 - self.nodes[*node].band.number());
         let most = nodes.iter().map(sum).max().unwrap_or(1);
         for (node, points) in nodes.iter().zip(points) {
             *points = 100 * sum(node) / most;
