@@ -4,8 +4,8 @@
 #
 # Usage: lab/gangs.sh FOLDER [FLAG...]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl of Kubernetes 1.37, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`.
-# FLAGs are those of the example `gangs`: `--gangs 1000`, `--nodes 20`, `--seed 42`, `--shares 1,2,3,4`, `--kill-every 3`. EXTENDER: a scheduler-extender that is
-# built already.
+# FLAGs are those of the example `gangs`: `--gangs 1000`, `--nodes 20`, `--seed 42`, `--shares 1,2,3,4`, `--runs 20`, `--kill-every 3`. EXTENDER: a
+# scheduler-extender that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1

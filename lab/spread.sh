@@ -5,7 +5,8 @@
 #
 # Usage: lab/spread.sh POLICY [OUT [FLAG...]]
 # Prints a table in Markdown; OUT is a file for each repetition's figures as JSON. FLAGs are those of the example `spread`: `--only
-# '10 nodes, none'`, `--repetitions 10`, `--beside crane=FILE` (another policy in a column of its own).
+# '10 nodes, none'`, `--repetitions 10`, `--beside crane=FILE` (another policy in a column of its own), `--bands` (a column for node bands,
+# from Kubernetes 1.36 on).
 # PROGRAMS: a folder with etcd, kube-apiserver, kube-scheduler and kubectl (default: ~/.cache/plimsoll/kubernetes/*/bin, as `make cluster`
 # leaves it). EXTENDER, PLIMSOLL: a scheduler-extender and a plimsoll that are built already.
 #
@@ -22,6 +23,12 @@ build=()
 cargo build --locked --package plimsoll-lab --example spread "${build[@]}"
 programs=${PROGRAMS:-$(printf "%s\n" ~/.cache/plimsoll/kubernetes/v*/bin | sort --version-sort | tail -1)}
 . bench/control-plane.sh
+if [[ " ${*:3} " = *" --bands "* ]]; then
+  sed "s/^  matchConditions:/&\n  - {name: one-scheduler, expression: \"object.spec.schedulerName == 'bands'\"}/" \
+    deploy/tests/rendered/node-bands.yaml >"$work/node-bands.yaml"
+  create "$work/node-bands.yaml"
+  sleep 5 # until it is in force
+fi
 
 target/debug/examples/spread --api "$url" --token bench --kubeconfig "$work/kubeconfig" --work "$work" \
   --scheduler "$programs/kube-scheduler" --extender "${EXTENDER:-target/debug/scheduler-extender}" \

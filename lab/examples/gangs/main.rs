@@ -31,8 +31,8 @@ const GPUS: u64 = 4;
 const GPU_UNITS: u64 = 16;
 /// Gangs that are there at a time ask for so many times the units.
 const ASKED: f64 = 2.5;
-/// How long a gang runs, in seconds.
-const RUNS: std::ops::Range<f64> = 10.0..30.0;
+/// How long a gang runs, as parts of what is asked for.
+const RUNS: std::ops::Range<f64> = 0.5..1.5;
 /// A gang that is bound by half for longer has been left so.
 const BINDS_WITHIN: Duration = Duration::from_secs(1);
 /// Requests at once.
@@ -69,6 +69,10 @@ struct Args {
     /// What a pod asks for: one of these, for all pods of its gang.
     #[arg(long, value_name = "UNITS", value_delimiter = ',', default_value = "2,3,4,5,8,11,16")]
     shares: Vec<u64>,
+
+    /// How long a gang runs once all its pods are bound, on average.
+    #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
+    runs: f64,
 
     /// Decides the sizes of gangs, the shares of their pods, how long they run, and the kills.
     #[arg(long, default_value_t = 42)]
@@ -160,7 +164,8 @@ async fn run(args: &Args, cluster: &Cluster) -> anyhow::Result<(Seen, usize)> {
             gangs.insert(name.clone(), cluster.make(&name, &args.shares, &mut random).await?);
             made += 1;
         }
-        let ended = look(cluster, &mut gangs, capacity, &mut seen, &mut random).await?;
+        let runs = || Duration::from_secs_f64(args.runs * random.random_range(RUNS));
+        let ended = look(cluster, &mut gangs, capacity, &mut seen, runs).await?;
         for name in &ended {
             if let Some(gang) = gangs.remove(name) {
                 cluster.end(name, gang.pods).await?;
@@ -188,13 +193,13 @@ fn start(args: &Args) -> anyhow::Result<Child> {
     command.spawn().with_context(|| format!("{program}: cannot start"))
 }
 
-/// Looks at all pods. Returns the gangs whose time is over.
+/// Looks at all pods. `runs` says how long the next gang runs. Returns the gangs whose time is over.
 async fn look(
     cluster: &Cluster,
     gangs: &mut BTreeMap<String, Gang>,
     capacity: u64,
     seen: &mut Seen,
-    random: &mut Xoshiro256PlusPlus,
+    mut runs: impl FnMut() -> Duration,
 ) -> anyhow::Result<Vec<String>> {
     let now = Instant::now();
     let pods = cluster.ask(Method::GET, PODS, None).await?;
@@ -214,8 +219,7 @@ async fn look(
     for (name, gang) in gangs {
         let bound = bound.get(&**name).copied().unwrap_or_default();
         if bound == gang.pods {
-            let runs = || now + Duration::from_secs_f64(random.random_range(RUNS));
-            let ends_at = *gang.ends_at.get_or_insert_with(runs);
+            let ends_at = *gang.ends_at.get_or_insert_with(|| now + runs());
             gang.half_since = None;
             ended.extend((ends_at <= now).then(|| name.clone()));
         } else if bound > 0 {

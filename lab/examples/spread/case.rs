@@ -94,11 +94,15 @@ fn zone(number: usize) -> &'static str {
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) zone: Option<&'static str>,
-    /// The part of its CPU that is in use.
-    pub(crate) cpu: f64,
+    cpu: f64,
 }
 
 impl Node {
+    /// The part of its CPU that is in use.
+    pub(crate) fn cpu(&self) -> f64 {
+        self.cpu
+    }
+
     /// The part of its memory that is in use.
     pub(crate) fn memory(&self) -> f64 {
         self.cpu * MEMORY

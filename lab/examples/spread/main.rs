@@ -65,6 +65,11 @@ struct Args {
     #[arg(long, value_name = "NAME=FILE", value_parser = named_file)]
     beside: Vec<(String, PathBuf)>,
 
+    /// Show beside it a kube-scheduler that asks nobody, for pods that prefer nodes by their bands. The API server has
+    /// the admission policy, for pods of a scheduler of the name `bands`.
+    #[arg(long)]
+    bands: bool,
+
     /// How often each case is tried: ties are broken at random, and uneven loads are drawn anew.
     #[arg(long, default_value_t = 5, value_name = "TIMES")]
     repetitions: u64,
@@ -95,6 +100,9 @@ async fn main() -> anyhow::Result<()> {
     let mut systems = vec![System::start(&args, "stock", None)?];
     for (name, policy) in &policies {
         systems.push(System::start(&args, name, Some(policy))?);
+    }
+    if args.bands {
+        systems.push(System::start(&args, "bands", None)?);
     }
     let start = Instant::now();
     let mut rows = Vec::new();

@@ -7,8 +7,6 @@ use crate::cluster::Placed;
 
 /// The first of the systems.
 pub(crate) const STOCK: usize = 0;
-/// The system that the verdict is of.
-pub(crate) const OURS: usize = 1;
 
 /// A case, and for each system what each repetition gave.
 pub(crate) struct Row {
@@ -31,10 +29,10 @@ impl Row {
     }
 
     /// On the node with the most replicas at most one more than with stock, and 90% of stock's nodes in use; means.
-    fn is_met(&self) -> bool {
+    fn is_met(&self, by: usize) -> bool {
         let most = |system| self.mean(system, |placed| placed.most);
         let used = |system| self.mean(system, |placed| placed.used);
-        most(OURS) <= most(STOCK) + 1.0 && used(OURS) >= 0.9 * used(STOCK)
+        most(by) <= most(STOCK) + 1.0 && used(by) >= 0.9 * used(STOCK)
     }
 
     /// The most replicas on one node: mean and worst; nodes used; the most in one zone.
@@ -62,6 +60,7 @@ impl Row {
         };
         let placed = systems.iter().enumerate().map(|(system, name)| {
             let placed = json!({
+                "met": self.is_met(system),
                 "most": of(system, |placed| placed.most),
                 "used": of(system, |placed| placed.used),
                 "mostInZone": of(system, |placed| placed.most_in_zone),
@@ -71,7 +70,7 @@ impl Row {
         });
         let Case { load, nodes, constraint, replica } = self.case;
         json!({"load": load.to_string(), "nodes": nodes, "constraint": constraint.to_string(),
-            "replicaPercent": replica, "met": self.is_met(),
+            "replicaPercent": replica,
             "placed": placed.collect::<serde_json::Map<String, Value>>()})
     }
 }
@@ -81,24 +80,29 @@ pub(crate) fn json(rows: &[Row], systems: &[String]) -> Value {
 }
 
 pub(crate) fn markdown(rows: &[Row], systems: &[String]) -> String {
-    let met = rows.iter().filter(|row| row.is_met()).count();
+    let met_by = |(system, name): (usize, &String)| {
+        format!("{name} {}", rows.iter().filter(|row| row.is_met(system)).count())
+    };
+    let met: Vec<String> = systems.iter().enumerate().skip(1).map(met_by).collect();
     let mut text = format!(
-        "{met} of {} cases meet the goal: on one node at most one replica more than stock has there, and 90% of \
-         stock's nodes in use.\nEach cell: most replicas on one node, mean (worst) / nodes used / most in one zone, \
-         where there are zones.\n\n",
-        rows.len()
+        "Of {} cases, so many meet the goal: {}. On one node at most one replica more than stock has there, and 90% of \
+         stock's nodes in use; others are in bold.\nEach cell: most replicas on one node, mean (worst) / nodes used / \
+         most in one zone, where there are zones.\n\n",
+        rows.len(),
+        met.join(", ")
     );
     let names = systems.join(" | ");
-    text += &format!("| load | nodes | constraint | replica | {names} | met |\n");
-    text += &format!("|---|---|---|---|{}---|\n", "---|".repeat(systems.len()));
+    text += &format!("| load | nodes | constraint | replica | {names} |\n");
+    text += &format!("|---|---|---|---|{}\n", "---|".repeat(systems.len()));
     for row in rows {
-        let cells: Vec<String> = (0..systems.len()).map(|system| row.cell(system)).collect();
+        let cell = |system| {
+            let cell = row.cell(system);
+            if row.is_met(system) { cell } else { format!("**{cell}**") }
+        };
+        let cells: Vec<String> = (0..systems.len()).map(cell).collect();
         let Case { load, nodes, constraint, replica } = row.case;
-        let met = if row.is_met() { "yes" } else { "**no**" };
-        text += &format!(
-            "| {load} | {nodes} | {constraint} | {replica}% | {} | {met} |\n",
-            cells.join(" | ")
-        );
+        text +=
+            &format!("| {load} | {nodes} | {constraint} | {replica}% | {} |\n", cells.join(" | "));
     }
     text
 }
