@@ -231,3 +231,35 @@ moved=$(kubectl get pods -l app.kubernetes.io/name=moved -o jsonpath='{.items[0]
 fact 'since it believes that 70 units on two cards are enough' told "$moved" ", node/$two"
 fact 'the pod waits' runs_on "$moved" ''
 fact 'and no node is made for it' claims 2
+
+# Node bands: the pods of any scheduler prefer nodes by labels that no NodePool has.
+kubectl scale deployment moved --replicas=0 >/dev/null
+create deploy/tests/rendered/node-bands.yaml
+kubectl label node "$one" plimsoll.dev/cpu-band=0 >/dev/null
+kubectl label node "$two" plimsoll.dev/cpu-band=7 >/dev/null
+plain() { # NAME CPU: a Deployment of one pod
+  jq -n --arg name "$1" --arg cpu "$2" '{kind: "Deployment", apiVersion: "apps/v1", metadata: {name: $name}, spec: {
+    selector: {matchLabels: {"app.kubernetes.io/name": $name}}, template: {metadata: {labels: {"app.kubernetes.io/name": $name}}, spec: {
+      schedulerName: "plimsoll-scheduler", containers: [{name: "main", image: "none", resources: {requests: {cpu: $cpu}}}]}}}}' >"$work/plain.json"
+  create "$work/plain.json"
+}
+jq .spec.template "$work/moved.json" | jq '. + {kind: "Pod", apiVersion: "v1"} | .metadata.name = "asked"' >"$work/asked.json"
+gets_preferences() { kubectl create --dry-run=server -o json -f "$work/asked.json" | jq -e .spec.affinity >/dev/null; }
+fact 'with node bands a pod gets preferences' gets_preferences
+plain large 20
+fact 'the last band has room for it alone, and it goes there' all_run_on large "$two"
+fact 'no node is made for it' claims 2
+plain more 14
+fact 'a pod that fits on no node has one made, which has no bands' made 3
+three=$(newest .status.nodeName)
+report "$three" 1 22
+fact 'and goes there' all_run_on more "$three"
+kubectl label node "$three" plimsoll.dev/cpu-band=0 >/dev/null
+large=$(kubectl get pods -l app.kubernetes.io/name=large -o jsonpath='{.items[0].metadata.name}')
+kubectl scale deployment large --replicas=0 >/dev/null
+end "$large"
+more=$(kubectl get pods -l app.kubernetes.io/name=more -o jsonpath='{.items[0].metadata.name}')
+fact 'Karpenter evicts it from the first band, since it fits on a node of the last' is_ending "$more"
+end "$more"
+fact 'and removes the node' claims 2
+fact 'it is on the node of the last band' all_run_on more "$two"

@@ -108,6 +108,7 @@ fn all() -> Vec<Fact> {
         failures::lost_configuration::FACTS,
         cluster::monitoring::FACTS,
         failures::chaos::FACTS,
+        gpu::gangs::FACTS,
         cluster::kubeadm_upgrade::FACTS,
         cluster::second_scheduler::FACTS,
         cluster::uninstall::FACTS,

@@ -23,7 +23,7 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 )
 .takes(150)];
 
-const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
+pub(crate) const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 const SCHEDULER: &str = "kube-scheduler";
 /// The flag with which kubeadm starts kube-scheduler, by its ConfigMap.
 const FLAG: &str = "--config=/etc/kubernetes/plimsoll/kube-scheduler-config.yaml";
@@ -130,7 +130,11 @@ fn scheduler(env: &TestEnv) -> Result<Pid> {
 }
 
 /// Waits until kube-scheduler runs with a command line that `fits`, and returns its process.
-fn scheduler_where(env: &TestEnv, what: &str, fits: impl Fn(&str) -> bool) -> Result<Pid> {
+pub(crate) fn scheduler_where(
+    env: &TestEnv,
+    what: &str,
+    fits: impl Fn(&str) -> bool,
+) -> Result<Pid> {
     wait_for(what, START, || {
         let now = scheduler(env)?;
         let words = processes::arguments(now).join(" ");

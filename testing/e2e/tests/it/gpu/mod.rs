@@ -6,6 +6,7 @@ pub(crate) mod bind_tls;
 pub(crate) mod binding;
 pub(crate) mod claims;
 pub(crate) mod forced_deletion;
+pub(crate) mod gangs;
 pub(crate) mod gpu_evictions;
 pub(crate) mod gpus;
 pub(crate) mod isolation;
