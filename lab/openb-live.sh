@@ -58,7 +58,7 @@ sleep 5 # bindings under way
 # shellcheck disable=SC2016
 given='def units: .metadata.labels.units // .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] // "0"
     | if endswith("k") then rtrimstr("k") | tonumber * 1000 else tonumber end;
-  def decided: .status.conditions[] | select(.type == "PodScheduled");
+  def decided: .status.conditions[]? | select(.type == "PodScheduled");
   ([.items[] | decided | select(.status == "False").lastTransitionTime] | min) as $refused
   | ([.items[] | select(.spec.nodeName) | units] | add),
     ([.items[] | select($refused == null or decided.lastTransitionTime < $refused) | units] | add // 0)'

@@ -177,9 +177,9 @@ impl NodeBands {
         let known = self.nodes.get(&facts.name).filter(|known| known.uid == facts.uid);
         let read = gpus.map(|gpus| Shape { gpus, cores });
         let shape = read.or_else(|| known.and_then(|known| known.shape));
-        let is_reshaped = |known: &BandedNode| {
-            known.is_reshaped || known.shape.zip(shape).is_some_and(|(old, new)| old != new)
-        };
+        let differ = |(old, new): (Shape, Shape)| old.band(&facts.name) != new.band(&facts.name);
+        let is_reshaped =
+            |known: &BandedNode| known.is_reshaped || known.shape.zip(shape).is_some_and(differ);
         let node = BandedNode {
             uid: facts.uid.clone(),
             is_selected,

@@ -71,6 +71,8 @@ pub(crate) enum Command {
     ///
     /// What is shown of this moment, as with -f and --fresh, is load and GPUs alone: kube-scheduler's own plugins
     /// look at taints, affinity, CPU and memory.
+    ///
+    /// Where Plimsoll is installed without an extender: the nodes by the band that the pod prefers.
     Why(pods::Why),
     /// Show every pod that waits, and why, grouped by workload.
     ///

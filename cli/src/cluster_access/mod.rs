@@ -108,6 +108,17 @@ impl Cluster {
         Ok(all)
     }
 
+    /// Whether Plimsoll is installed without an extender, and no flag says where one is. `false` where that is not
+    /// known.
+    ///
+    /// # Errors
+    ///
+    /// If kubectl reaches no cluster.
+    pub(crate) fn has_no_extender(&self) -> Result<bool> {
+        let is_given = self.given_url.is_some() || self.given_namespace.is_some();
+        Ok(!is_given && self.places()?.has_no_extender)
+    }
+
     fn places(&self) -> Result<&Places> {
         if let Some(known) = self.places.get() {
             return Ok(known);
@@ -182,11 +193,10 @@ impl Cluster {
         }
         let any = format!("deployment/{EXTENDER}");
         match Forward::open(&self.kubectl, namespace, &any, &[INSPECT_PORT]) {
-            Err(Failure::NotFound(_)) => Err(Failure::NotFound(format!(
+            Err(Failure::NotFound(_)) => bail!(
                 "there is no extender in namespace {namespace}: install Plimsoll, name its namespace with \
                  --plimsoll-namespace, or the extender's address with --extender"
-            ))
-            .into()),
+            ),
             other => Ok(other?),
         }
     }

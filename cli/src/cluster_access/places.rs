@@ -19,6 +19,8 @@ pub(super) struct Places {
     pub(super) own: Option<String>,
     /// That of the device plugin; `None` if it is not installed.
     pub(super) node_agents: Option<String>,
+    /// Whether the annotator is installed and the extender is not.
+    pub(super) has_no_extender: bool,
 }
 
 impl Places {
@@ -42,8 +44,10 @@ impl Places {
             let account = binding["subjects"].as_array()?.iter().find(is_its)?;
             account["namespace"].as_str().map(str::to_owned)
         };
+        let (extender, annotator) = (namespace(EXTENDER), namespace(ANNOTATOR));
         Self {
-            own: namespace(EXTENDER).or_else(|| namespace(ANNOTATOR)),
+            has_no_extender: extender.is_none() && annotator.is_some(),
+            own: extender.or(annotator),
             node_agents: namespace(PLUGIN),
         }
     }
@@ -60,7 +64,7 @@ mod tests {
     use super::*;
 
     fn places(bindings: &Value) -> (Option<String>, Option<String>) {
-        let Places { own, node_agents } = Places::of(bindings.as_array().unwrap());
+        let Places { own, node_agents, .. } = Places::of(bindings.as_array().unwrap());
         (own, node_agents)
     }
 
@@ -80,6 +84,10 @@ mod tests {
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(places(&json!([])), (None, None));
         assert_eq!(places(&json!([annotator])), (some("b"), None));
+        let has_none = |bindings: &[Value]| Places::of(bindings).has_no_extender;
+        let of_annotator = std::slice::from_ref(&annotator);
+        assert!(has_none(of_annotator) && !has_none(&[]));
+        assert!(!has_none(&[annotator.clone(), extender.clone()]));
         let all = json!([annotator, extender, plugin]);
         assert_eq!(places(&all), (some("plimsoll"), some("agents")));
         for other in [

@@ -28,8 +28,8 @@ use crate::table::NONE;
 /// If the extender does not answer, or does not have the pod or the node; if there are neither it nor bands.
 pub(crate) fn why(flags: &Why, output: &mut dyn Write) -> Result<()> {
     let cluster = Cluster::new(&flags.query.access);
-    if let Err(absent) = cluster.extender() {
-        return by_bands::why(flags, &cluster, absent, output);
+    if flags.file.is_none() && cluster.has_no_extender()? {
+        return by_bands::why(flags, &cluster, output);
     }
     let explained = request(flags, &cluster)?;
     if let Some(node) = &flags.node {

@@ -272,15 +272,12 @@ fn a_manifests_pod_is_sent_as_it_is() {
 fn without_extender(nodes: &Value, pod: &Value) -> World {
     let account = json!({"kind": "ServiceAccount", "name": "annotator", "namespace": "plimsoll"});
     let annotator = json!({"metadata": {"name": "plimsoll-annotator"}, "subjects": [account]});
-    let not_found =
-        "Error from server (NotFound): deployments.apps \"scheduler-extender\" not found";
     World::new()
         .answer("config view --minify", "shop")
         .json(BINDINGS, &json!({"items": [annotator]}))
-        .fails("get lease plimsoll-scheduler-extender", not_found)
-        .fails("port-forward", not_found)
         .json("get nodes", &json!({"items": nodes}))
         .json("get pod web-0 --namespace=shop", pod)
+        .fails("get pod gone", "Error from server (NotFound): pods \"gone\" not found")
 }
 
 fn banded(name: &str, bands: [&str; 2], taints: &Value) -> Value {
@@ -291,6 +288,16 @@ fn banded(name: &str, bands: [&str; 2], taints: &Value) -> Value {
         }
     }
     json!({"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}})
+}
+
+/// A pod on the node `b` that prefers nodes whose labels have these values.
+fn preferring(terms: &[(&str, &Value)]) -> Value {
+    let term = |(key, values): &(&str, &Value)| {
+        json!({"weight": 57, "preference": {"matchExpressions": [
+        {"key": key, "operator": "In", "values": values}]}})
+    };
+    json!({"metadata": {"name": "web-0"}, "spec": {"nodeName": "b", "affinity": {"nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": terms.iter().map(term).collect::<Vec<_>>()}}}})
 }
 
 #[test]
@@ -305,26 +312,45 @@ fn without_an_extender_the_bands_are_shown_that_the_pod_prefers() {
         banded("low", ["2", "7"], &none),
         banded("strange", ["8", "7"], &none),
     ]);
-    let term = |key: &str| json!({"weight": 57, "preference": {"matchExpressions": [{"key": key, "operator": "Exists"}]}});
-    let mut pod = json!({"metadata": {"name": "web-0"}, "spec": {"nodeName": "b", "affinity": {"nodeAffinity": {
-        "preferredDuringSchedulingIgnoredDuringExecution": [term("team"), term("plimsoll.dev/cpu-band")]}}}});
+    let of_policy = json!(["0", "1", "2", "3"]);
+    let pod = preferring(&[("team", &of_policy), ("plimsoll.dev/cpu-band", &of_policy)]);
     let world = without_extender(&nodes, &pod);
     assert_golden("explain-by-bands.txt", &world.run(&["why", "web-0"]).success());
     let written = world.run(&["why", "web-0", "-o", "json", "--node", "low"]).success();
     let expected = json!({"namespace": "shop", "pod": "web-0", "node": "b", "label": "plimsoll.dev/cpu-band",
-        "nodes": [{"name": "low", "band": 2, "hot": false}]});
+        "bands": [{"node": "low", "band": 2, "hot": false}]});
     assert_eq!(value(&written), expected);
     let written = world.run(&["why", "pod/web-0", "--limit=1"]).success();
     assert!(
         written.contains("\n*   b      4") && written.contains("and 4 more nodes"),
         "{written}"
     );
+    for (args, part) in [
+        (&["why", "gone"][..], "pods \"gone\" not found"),
+        (&["why", "web-0", "--node", "typo"], "there is no node typo"),
+        (&["why", "web-0", "-o", "name"], "-o name"),
+    ] {
+        let error = world.run(args).failure();
+        assert!(error.contains(part), "{args:?}: {error}");
+    }
 
-    pod["spec"]["affinity"] = json!(null);
-    let written = without_extender(&nodes, &pod).run(&["why", "web-0"]).success();
+    let its_own = preferring(&[("plimsoll.dev/cpu-band", &json!(["6", "7"]))]);
+    let written = without_extender(&nodes, &its_own).run(&["why", "web-0"]).success();
     assert!(written.contains("Prefers:    no node by its band\n"), "{written}");
 
     let nodes = json!([banded("a", ["", ""], &hot)]);
     let error = without_extender(&nodes, &pod).run(&["why", "web-0"]).failure();
-    assert!(error.contains("there is no extender in namespace plimsoll"), "{error}");
+    assert!(error.contains("without an extender, and nodes have no bands"), "{error}");
+}
+
+#[test]
+fn where_a_flag_says_where_the_extender_is_bands_are_no_answer() {
+    let not_found =
+        "Error from server (NotFound): deployments.apps \"scheduler-extender\" not found";
+    let nodes = json!([banded("a", ["3", ""], &json!([]))]);
+    let world = without_extender(&nodes, &preferring(&[]))
+        .fails("get lease plimsoll-scheduler-extender", not_found)
+        .fails("port-forward", not_found);
+    let error = world.run(&["why", "web-0", "--plimsoll-namespace", "typo"]).failure();
+    assert!(error.contains("there is no extender in namespace typo"), "{error}");
 }

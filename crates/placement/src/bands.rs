@@ -2,7 +2,7 @@
 //! admission policy writes into them.
 //!
 //! Invariants: the band of a node for pods with GPUs never changes; its other one does not while the load varies within
-//! two bands, and not for a load that is unknown.
+//! two bands, and not for a load that is unknown. No load makes a node with GPUs preferred to those without.
 
 use std::fmt;
 
@@ -49,7 +49,9 @@ impl Band {
     /// load less what is typical, a fraction of the node, where that is known.
     pub fn of_cpu(middle: Self, above: Option<f64>, now: Option<Self>) -> Self {
         let Some(above) = above else { return now.unwrap_or(middle) };
-        let place = f64::from(middle.0) + 0.5 + above / WIDTH;
+        // Idle GPUs are no reason to give their CPU away.
+        let least = if middle > Self::MIDDLE { f64::from(middle.0) + 0.5 } else { 0.0 };
+        let place = (f64::from(middle.0) + 0.5 + above / WIDTH).max(least);
         if let Some(now) = now {
             let (from, to) = (f64::from(now.0) - SLACK, f64::from(now.0) + 1.0 + SLACK);
             if (from..to).contains(&place) {
@@ -122,6 +124,17 @@ mod tests {
     fn a_load_moves_a_node_by_a_band_for_each_eighth() {
         let of = |above| without_gpus(above, None);
         assert_eq!([-0.9, -0.25, 0.0, 0.125, 0.25, 0.9].map(of), [0, 1, 3, 4, 5, 7]);
+    }
+
+    #[test]
+    fn a_low_load_makes_no_node_with_gpus_preferred() {
+        let of = |above, now: Option<u8>| Band::of_cpu(Band(6), Some(above), now.map(Band)).0;
+        assert_eq!([-0.9, -0.1, 0.0, 0.125, 0.9].map(|above| of(above, None)), [6, 6, 6, 7, 7]);
+        assert_eq!(
+            (of(-0.9, Some(7)), of(-0.9, Some(3))),
+            (7, 6),
+            "within half a band; far outside"
+        );
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 /// The first release whose gate has the API that pods name.
 const FROM: &str = "v1.37.0";
 const API_SERVER: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
+/// It lets deleted PodGroups go.
+const CONTROLLERS: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 const GATE: &str = "--feature-gates=GenericWorkload=true";
 const API: &str = "/apis/scheduling.k8s.io/v1beta1";
 const SERVED: &str = "--runtime-config=scheduling.k8s.io/v1beta1=true";
@@ -46,25 +48,27 @@ fn gangs(env: &TestEnv) -> Result<()> {
     }
     let control_plane = cluster.nodes().first().context("no node")?;
     let host = cluster.nodes().get(1).context("not two nodes")?;
-    let manifests = [(API_SERVER, &[GATE, SERVED][..]), (SCHEDULER, &[GATE])];
-    let mut before = Vec::new();
+    let manifests =
+        [(API_SERVER, &[GATE, SERVED][..]), (CONTROLLERS, &[GATE]), (SCHEDULER, &[GATE])];
+    let mut texts = Vec::new();
     for (manifest, flags) in manifests {
         let path = control_plane.path(manifest);
         let text = fs::read_to_string(&path)?;
-        fs::write(&path, with_flags(&text, flags)?)?;
-        before.push((path, text));
+        texts.push((path, with_flags(&text, flags)?, text));
     }
-    let tried = gate_is(env, true)
+    let tried = texts
+        .iter()
+        .try_for_each(|(path, with_gate, _)| Ok(fs::write(path, with_gate)?))
+        .and_then(|()| gate_is(env, true))
         .and_then(|()| too_large_for_gpus(env, host).context("a gang that GPUs have no room for"))
         .and_then(|()| while_killed(env).context("while extenders are killed"));
     let emptied = env.delete_all_pods().and_then(|()| {
         let words = ["-n", NAMESPACE, "delete", "podgroups.scheduling.k8s.io", "--all"];
         cluster.kubectl_run(&words).map(drop)
     });
-    for (path, text) in before {
-        fs::write(path, text)?;
-    }
-    tried.and(emptied).and(gate_is(env, false))
+    let restored: Vec<_> = texts.iter().map(|(path, _, before)| fs::write(path, before)).collect();
+    let without = restored.into_iter().collect::<Result<(), _>>().map_err(Into::into);
+    tried.and(emptied).and(without).and_then(|()| gate_is(env, false))
 }
 
 /// The manifest of a static pod with more flags of its program.
@@ -122,7 +126,12 @@ fn while_killed(env: &TestEnv) -> Result<()> {
         let share = |member: String| pod(&member, &[gpu_container("main", THIRD)]);
         create_gang(env, &format!("gang-{gang}"), 3, share)?;
         if gang % 4 == 1 {
-            processes::kill_all(&env.programs(EXTENDER)?)?;
+            wait_for("extenders to kill", START, || {
+                Ok(env.program_ready(EXTENDER)?.then_some(()))
+            })?;
+            let extenders = env.programs(EXTENDER)?;
+            ensure!(!extenders.is_empty(), "no extender runs");
+            processes::kill_all(&extenders)?;
         }
     }
     let pods = all_running(env, START)?.len();
