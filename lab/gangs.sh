@@ -4,15 +4,15 @@
 #
 # Usage: lab/gangs.sh FOLDER [FLAG...]
 # FOLDER holds etcd, kube-apiserver, kube-scheduler and kubectl of Kubernetes 1.37, as ~/.cache/plimsoll/kubernetes/*/bin after `make cluster`.
-# FLAGs are those of the example `gangs`: `--gangs 1000`, `--nodes 20`, `--seed 42`, `--shares 1,2,3,4`, `--runs 20`, `--kill-every 3`. EXTENDER: a
-# scheduler-extender that is built already.
+# FLAGs are those of the example `gangs`: `--gangs 1000`, `--nodes 20`, `--seed 42`, `--shares 1,2,3,4`, `--runs 20`, `--kill-every 3`, `--racks 20`,
+# `--pods 64`. EXTENDER: a scheduler-extender that is built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 programs=$1
 cargo build --locked --release --package plimsoll-lab --example gangs
 extender=${EXTENDER:-target/release/scheduler-extender}
 [ -n "${EXTENDER:-}" ] || cargo build --locked --release --package scheduler-extender
-gates=(--feature-gates=GenericWorkload=true)
+gates=(--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true)
 api_flags=("${gates[@]}" --runtime-config=scheduling.k8s.io/v1beta1=true)
 . bench/control-plane.sh
 ours=$(port) admin=$(port) metrics=$(port)

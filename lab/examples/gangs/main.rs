@@ -25,6 +25,8 @@ use tokio::process::{Child, Command};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUPS: &str = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups";
+const DURATION: &str = "plimsoll_extender_request_duration_seconds";
+const RACK: &str = "lab.example/rack";
 const UNITS: &str = "aliyun.com/gpu-mem";
 /// Of a node, and the units of each.
 const GPUS: u64 = 4;
@@ -65,6 +67,14 @@ struct Args {
     /// How many nodes of 4 GPUs.
     #[arg(long, default_value_t = 20)]
     nodes: usize,
+
+    /// How many racks there are, if a gang is to be in one of them: kube-scheduler tries it in each.
+    #[arg(long)]
+    racks: Option<usize>,
+
+    /// How many pods a gang has [default: 2 to 8].
+    #[arg(long)]
+    pods: Option<usize>,
 
     /// What a pod asks for: one of these, for all pods of its gang.
     #[arg(long, value_name = "UNITS", value_delimiter = ',', default_value = "2,3,4,5,8,11,16")]
@@ -108,8 +118,18 @@ struct Seen {
     overbooked: usize,
     /// How much of the units was given out, in percent, at each look.
     given_out: Vec<f64>,
-    /// The time within which 99% of the Binds were answered since the extender's last start.
+    /// Those of the extender since its last start.
+    calls: Calls,
+}
+
+/// Calls that an extender has answered.
+#[derive(Debug, Default)]
+struct Calls {
+    /// The time within which 99% of the Binds were answered.
     binds_within: Option<Duration>,
+    /// The number of Filters and Prioritizes, and the time for all of them.
+    decisions: f64,
+    took: Duration,
 }
 
 struct Cluster {
@@ -126,16 +146,18 @@ async fn main() -> anyhow::Result<()> {
     let _ = ring::default_provider().install_default();
     let client = Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build()?;
     let cluster = Cluster { client, url: args.api.clone(), token: args.token.clone() };
-    let nodes: Vec<Value> = (0..args.nodes).map(node).collect();
+    let nodes: Vec<Value> = (0..args.nodes).map(|at| node(at, args.racks)).collect();
     cluster.create_all("/api/v1/nodes", &nodes).await?;
     let (seen, left) = run(&args, &cluster).await?;
     let mut given_out = seen.given_out.clone();
     given_out.sort_by(f64::total_cmp);
     let median = given_out.get(given_out.len() / 2).copied().unwrap_or_default();
-    let binds_within = seen.binds_within.unwrap_or_default();
+    let Calls { binds_within, decisions, took } = seen.calls;
+    let binds_within = binds_within.unwrap_or_default();
     println!(
         "{} gangs, {} kills: {} bound by half for more than {BINDS_WITHIN:?} (the longest for {:.1?}), {left} at the \
-         end; {} GPUs with too much; median {median:.0}% of the units given out; 99% of the last Binds within {binds_within:?}",
+         end; {} GPUs with too much; median {median:.0}% of the units given out; 99% of the last Binds within {binds_within:?}; \
+         {decisions} Filters and Prioritizes took {took:.1?}",
         seen.ended, seen.kills, seen.left_by_half, seen.longest, seen.overbooked
     );
     Ok(())
@@ -161,7 +183,7 @@ async fn run(args: &Args, cluster: &Cluster) -> anyhow::Result<(Seen, usize)> {
         let asked = |gangs: &BTreeMap<String, Gang>| gangs.values().map(|it| it.units).sum::<u64>();
         while made < args.gangs && (asked(&gangs) as f64) < ASKED * capacity as f64 {
             let name = format!("gang-{made:05}");
-            gangs.insert(name.clone(), cluster.make(&name, &args.shares, &mut random).await?);
+            gangs.insert(name.clone(), cluster.make(&name, args, &mut random).await?);
             made += 1;
         }
         let runs = || Duration::from_secs_f64(args.runs * random.random_range(RUNS));
@@ -180,7 +202,7 @@ async fn run(args: &Args, cluster: &Cluster) -> anyhow::Result<(Seen, usize)> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let metrics = cluster.client.get(&args.metrics).send().await?.text().await?;
-    seen.binds_within = binds_within(&metrics);
+    seen.calls = calls(&metrics);
     extender.kill().await?;
     Ok((seen, gangs.values().filter(|gang| gang.half_since.is_some()).count()))
 }
@@ -237,7 +259,7 @@ async fn look(
 fn binds_within(metrics: &str) -> Option<Duration> {
     let mut buckets = Vec::new();
     for line in metrics.lines() {
-        if line.starts_with("plimsoll_extender_request_duration_seconds_bucket")
+        if line.starts_with(&format!("{DURATION}_bucket"))
             && line.contains("gpushare-scheduler/bind")
         {
             let bound = line.split("le=\"").nth(1)?.split('"').next()?;
@@ -249,8 +271,23 @@ fn binds_within(metrics: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(bound.parse().ok()?).ok()
 }
 
-/// A node of four GPUs that does nothing.
-fn node(at: usize) -> Value {
+/// By the extender's metrics.
+fn calls(metrics: &str) -> Calls {
+    let total = |of: &str| {
+        let mut sum = 0.0;
+        for line in metrics.lines().filter(|line| line.starts_with(&format!("{DURATION}_{of}{{"))) {
+            let decides = line.contains("/filter") || line.contains("/prioritize");
+            let value = line.rsplit(' ').next().filter(|_| decides);
+            sum += value.and_then(|value| value.parse::<f64>().ok()).unwrap_or_default();
+        }
+        sum
+    };
+    let took = Duration::try_from_secs_f64(total("sum")).unwrap_or_default();
+    Calls { binds_within: binds_within(metrics), decisions: total("count"), took }
+}
+
+/// A node of four GPUs that does nothing, in one of so many racks.
+fn node(at: usize, racks: Option<usize>) -> Value {
     let name = format!("node-{at}");
     let gpu = |index: u64| {
         json!({
@@ -261,10 +298,14 @@ fn node(at: usize) -> Value {
     let gpus: Vec<Value> = (0..GPUS).map(gpu).collect();
     let nothing = Ratio::new(0.0).map(|nothing| Reading::new(nothing, Timestamp::now()));
     let reading = nothing.map(|reading| ReadingCodec::default().encode(&reading));
+    let mut labels = json!({ "kubernetes.io/hostname": name });
+    if let Some(racks) = racks {
+        labels[RACK] = json!((at % racks.max(1)).to_string());
+    }
     let room = json!({"cpu": "64", "memory": "256Gi", "pods": "250", UNITS: (GPUS * GPU_UNITS).to_string()});
     json!({
         "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, "annotations": {
+        "metadata": {"name": name, "labels": labels, "annotations": {
             "plimsoll.dev/gpu-cards": json!(gpus).to_string(), "cpu_shared_busy_avg_5m": reading,
             "mem_usage_avg_5m": reading,
         }},
@@ -273,20 +314,24 @@ fn node(at: usize) -> Value {
 }
 
 impl Cluster {
-    /// Creates a gang of 2 to 8 equal pods.
+    /// Creates a gang of equal pods.
     async fn make(
         &self,
         name: &str,
-        shares: &[u64],
+        args: &Args,
         random: &mut Xoshiro256PlusPlus,
     ) -> anyhow::Result<Gang> {
         let pods = random.random_range(2..=8);
-        ensure!(!shares.is_empty(), "no shares");
-        let units = shares[random.random_range(0..shares.len())];
-        let group = json!({
+        let pods = args.pods.unwrap_or(pods);
+        ensure!(!args.shares.is_empty(), "no shares");
+        let units = args.shares[random.random_range(0..args.shares.len())];
+        let mut group = json!({
             "apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name},
             "spec": {"schedulingPolicy": {"gang": {"minCount": pods}}},
         });
+        if args.racks.is_some() {
+            group["spec"]["schedulingConstraints"] = json!({"topology": [{"key": RACK}]});
+        }
         self.ask(Method::POST, GROUPS, Some(&group)).await?;
         let limits = json!({"cpu": "100m", UNITS: units.to_string()});
         let pod = |number: usize| {

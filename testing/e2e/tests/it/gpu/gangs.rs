@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::kubeadm_upgrade::{MANIFEST as SCHEDULER, scheduler_where};
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
-use crate::support::extender_client::EXTENDER;
+use crate::support::extender_client::{EXTENDER, REPLICAS};
 use crate::support::gpu_audit::audit_exactly;
 use crate::support::pods::{
     START, all_running, create_all, delete_all, get, gpu_container, gpu_pods, list, name, node,
@@ -68,7 +68,8 @@ fn gangs(env: &TestEnv) -> Result<()> {
     });
     let restored: Vec<_> = texts.iter().map(|(path, _, before)| fs::write(path, before)).collect();
     let without = restored.into_iter().collect::<Result<(), _>>().map_err(Into::into);
-    tried.and(emptied).and(without).and_then(|()| gate_is(env, false))
+    let without = without.and_then(|()| gate_is(env, false));
+    tried.and(emptied).and(without)
 }
 
 /// The manifest of a static pod with more flags of its program.
@@ -122,16 +123,17 @@ fn too_large_for_gpus(env: &TestEnv, host: &Node) -> Result<()> {
 
 /// Both nodes are filled by gangs to the last place, and both extenders are killed twice meanwhile.
 fn while_killed(env: &TestEnv) -> Result<()> {
+    let mut killed = Vec::new();
     for gang in 0..FILLING {
         let share = |member: String| pod(&member, &[gpu_container("main", THIRD)]);
         create_gang(env, &format!("gang-{gang}"), 3, share)?;
         if gang % 4 == 1 {
-            wait_for("extenders to kill", START, || {
-                Ok(env.program_ready(EXTENDER)?.then_some(()))
+            killed = wait_for("extenders to kill", START, || {
+                let now = env.programs(EXTENDER)?;
+                let are_new = now.len() == REPLICAS && !now.iter().any(|it| killed.contains(it));
+                Ok(are_new.then_some(now))
             })?;
-            let extenders = env.programs(EXTENDER)?;
-            ensure!(!extenders.is_empty(), "no extender runs");
-            processes::kill_all(&extenders)?;
+            processes::kill_all(&killed)?;
         }
     }
     let pods = all_running(env, START)?.len();
