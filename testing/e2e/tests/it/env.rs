@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, ensure};
-use e2e::build::programs;
+use e2e::build::{programs, release};
 use e2e::cluster::install::{self, Setup};
 use e2e::command::{command, wait_for};
 use e2e::kernel::processes::Pid;
@@ -154,6 +154,15 @@ impl TestEnv {
     /// The version that the API server reports, such as v1.36.3.
     pub(crate) fn kubernetes(&self) -> &str {
         &self.kubernetes
+    }
+
+    /// Whether the cluster's release is older than the one that has this first. If so, it is said.
+    pub(crate) fn lacks(&self, what: &str, since: &str) -> Result<bool> {
+        let lacks = Some(self.cluster()?.release()) < release::parse(since);
+        if lacks {
+            line(&format!("SKIPPED: Kubernetes {} has no {what}", self.kubernetes));
+        }
+        Ok(lacks)
     }
 
     /// The connection to the API.

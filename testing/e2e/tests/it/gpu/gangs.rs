@@ -5,10 +5,8 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use e2e::Node;
-use e2e::build::release;
 use e2e::command::wait_for;
 use e2e::kernel::processes;
-use e2e::progress::line;
 use serde_json::{Value, json};
 
 use crate::cluster::kubeadm_upgrade::{MANIFEST as SCHEDULER, scheduler_where};
@@ -28,8 +26,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 )
 .takes(180)];
 
-/// The first release whose gate has the API that pods name.
-const FROM: &str = "v1.37.0";
 const API_SERVER: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
 /// It lets deleted PodGroups go.
 const CONTROLLERS: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
@@ -42,8 +38,7 @@ const THIRD: u64 = 5;
 
 fn gangs(env: &TestEnv) -> Result<()> {
     let cluster = env.cluster()?;
-    if Some(cluster.release()) < release::parse(FROM) {
-        line(&format!("SKIPPED: Kubernetes {} has no PodGroups", env.kubernetes()));
+    if env.lacks("PodGroups", "v1.37.0")? {
         return Ok(());
     }
     let control_plane = cluster.nodes().first().context("no node")?;
