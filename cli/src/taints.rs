@@ -58,7 +58,8 @@ fn tainted(kubectl: &Kubectl) -> Result<Vec<Node>> {
     Ok(all.items.into_iter().filter(|node| node.spec.taints.iter().any(is_ours)).collect())
 }
 
-fn is_ours(taint: &Value) -> bool {
+/// Whether the annotator has written the taint.
+pub(crate) fn is_ours(taint: &Value) -> bool {
     taint["value"] == VALUE
 }
 

@@ -4,7 +4,6 @@ use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use placement::bands::Band;
-use placement::taint::VALUE;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -15,6 +14,7 @@ use crate::cluster_access::objects::{List, Node};
 use crate::format::{count, printable};
 use crate::output::{refuse_names, write_form};
 use crate::table::{self, NONE, or_none};
+use crate::taints::is_ours;
 
 /// How the annotator's labels end: for pods without GPUs, and for those with.
 const LABELS: [&str; 2] = ["/cpu-band", "/gpu-band"];
@@ -99,7 +99,7 @@ fn label_of(pod: &Value) -> Option<String> {
 fn banded(node: Node, label: Option<&str>) -> BandedNode {
     let text = label.and_then(|label| node.metadata.labels.get(label));
     let band = text.and_then(|text| Band::parse(text)).map(Band::number);
-    let hot = node.spec.taints.iter().any(|taint| taint["value"] == VALUE);
+    let hot = node.spec.taints.iter().any(is_ours);
     BandedNode { node: node.metadata.name, band, hot }
 }
 

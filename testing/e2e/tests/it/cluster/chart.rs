@@ -52,7 +52,7 @@ const AGENTS: &str = "of-each-node";
 const TAGS: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.0-next"];
 
 /// The API server's static pod.
-const API_SERVER: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
+pub(crate) const API_SERVER: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
 /// What a provider appends to the API server's version.
 const SUFFIX: &str = "-eks-3a1b2c4";
 /// What the chart calls the second scheduler's Deployment.

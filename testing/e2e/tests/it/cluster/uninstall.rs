@@ -10,6 +10,7 @@ use e2e::{Cluster, Node};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::api::{Api, ListParams};
 
+use super::kubeadm_upgrade::MANIFEST;
 use crate::env::TestEnv;
 use crate::support::fake_nodes::READINGS;
 use crate::support::figures;
@@ -27,7 +28,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 .takes(17)
 .smoke()];
 
-const MANIFEST: &str = "/etc/kubernetes/manifests/kube-scheduler.yaml";
 /// The kubelet's own files in the folder of device plugins.
 const KUBELET_FILES: [&str; 3] = ["kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION"];
 /// The annotations that remain on Nodes by docs/install.md, beside [`READINGS`].

@@ -9,6 +9,7 @@ use e2e::command::wait_for;
 use e2e::kernel::processes;
 use serde_json::{Value, json};
 
+use crate::cluster::chart::API_SERVER;
 use crate::cluster::kubeadm_upgrade::{MANIFEST as SCHEDULER, scheduler_where};
 use crate::env::{NAMESPACE, TestEnv};
 use crate::support::callers::{Caller, Verb};
@@ -26,7 +27,6 @@ pub(crate) const FACTS: &[Fact] = &[on_our_nodes(
 )
 .takes(180)];
 
-const API_SERVER: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
 /// It lets deleted PodGroups go.
 const CONTROLLERS: &str = "/etc/kubernetes/manifests/kube-controller-manager.yaml";
 const GATE: &str = "--feature-gates=GenericWorkload=true";
